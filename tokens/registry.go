@@ -1,0 +1,120 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Registry remembers, durably and for ever, the highest token of every resource, and who may still bring a write into
+// effect. Its promise is the one that a [Fence] builds on:
+//
+//	When Raise(t) has returned, no write with a token below t can take effect any more through an earlier run of this
+//	instance or through any other instance, and none ever will.
+//
+// What this instance itself has under way is the Fence's affair: it drains that before it calls Raise.
+//
+// Methods may be called from many goroutines at once.
+type Registry interface {
+	// Raise records c.Token as the highest token of c.Resource and returns the right to admit writes with it.
+	//
+	// It fails with a [*StaleError] where a higher token is recorded, and with a [*ConflictError] where the same token is
+	// bound to another holder; nothing is changed then. An equal token with a holder where none was bound yet binds it.
+	// Any other error says that the registry could not be asked or could not write: the token may or may not be recorded,
+	// and the caller has no right to write.
+	//
+	// It waits for every grant with a lower token to be given back, or for the run that had it to have been dead longer than
+	// the grant's settle time. The token is recorded before that wait. If ctx ends during it, Raise gives its own grant back
+	// and returns ctx's error.
+	Raise(ctx context.Context, c Claim) (Grant, error)
+
+	// GiveBack ends the grants with these ids. An id that is unknown, or that a later Raise has replaced, is no error. The
+	// caller vouches that no write admitted under them can still take effect.
+	GiveBack(ctx context.Context, ids ...GrantID) error
+
+	// Incarnation numbers the time in which this instance may use its grants; it is 0 while it may use none. A grant is good
+	// only while the number is the one it was given under. It is asked for every write and does no I/O.
+	Incarnation() uint64
+
+	// Lookup returns what is recorded of a resource: an Entry with token 0 where nothing is.
+	Lookup(ctx context.Context, resource string) (Entry, error)
+
+	// List returns the recorded resources whose names begin with prefix and come after after, in byte order, at most limit.
+	List(ctx context.Context, prefix, after string, limit int) ([]Entry, error)
+
+	// Reset sets the token of a resource, lower ones included, and starts a new generation of it: the only way down. It waits
+	// for the grants of other runs and instances as Raise does, whatever their tokens. The caller has drained its own.
+	Reset(ctx context.Context, resource string, t Token) (Entry, error)
+
+	// Close lets the registry go. Grants that were not given back stay, and hold the next run up until they have settled.
+	Close() error
+}
+
+// A Claim is what a writer says of itself: with this token, on this resource.
+type Claim struct {
+	Resource  string
+	Token     Token
+	Holder    string // "" where the client does not name itself
+	AccessKey string // recorded for the operator; not judged
+
+	// MaxAdvance, where it is not 0, is how far Token may go beyond what the registry has recorded; a resource's first token is
+	// free. The Fence judges it before anything moves; a registry does not.
+	MaxAdvance Token
+
+	// Settle is the longest time from the gate to the effect in the store of what will be written under the grant. The registry
+	// keeps it with the grant: should this process die, a later run waits so long. 0 where the death of the process ends
+	// its writes, too (a store in the same process).
+	Settle time.Duration
+}
+
+// A GrantID names one grant of one registry and is never used twice; 0 names none.
+type GrantID int64
+
+// A Grant is an instance's right to admit writes with Token on a resource without asking the registry again.
+type Grant struct {
+	ID          GrantID // rises with every grant; 0 where there is nothing to give back
+	Token       Token
+	Holder      string        // the holder that the token is bound to, "" if none
+	Settle      time.Duration // what may be admitted under it settles within this time
+	Incarnation uint64        // of the instance's lease, when the grant was recorded
+}
+
+// An Entry is what a registry records of a resource.
+type Entry struct {
+	Resource   string
+	Token      Token
+	Holder     string
+	AccessKey  string // of the request that raised it
+	RaisedAt   time.Time
+	Generation int64 // counts the resets
+}
+
+// ErrUnavailable says that the registry cannot be asked, or that this instance has no right to use what it knows: no new
+// right to write until that is mended.
+var ErrUnavailable = errors.New("the token registry is out of reach")
+
+// A StaleError refuses a token that is below the highest one seen.
+type StaleError struct {
+	Resource string
+	Token    Token  // the refused one
+	Highest  Token  // the highest one seen
+	Holder   string // who has Highest, "" if unknown
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("token %d is below %d, the highest one seen for %s", e.Token, e.Highest, e.Resource)
+}
+
+// A ConflictError refuses a token that is bound to another holder. Two holders with one token is what a lock service that
+// lost its counter does.
+type ConflictError struct {
+	Resource string
+	Token    Token
+	Holder   string // the refused one, "" if it did not name itself
+	Bound    string // the one that has the token
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("token %d of %s belongs to holder %q, not to %q", e.Token, e.Resource, e.Bound, e.Holder)
+}
