@@ -78,6 +78,7 @@ type Grant struct {
 	Holder      string        // the holder that the token is bound to, "" if none
 	Settle      time.Duration // what may be admitted under it settles within this time
 	Incarnation uint64        // of the instance's lease, when the grant was recorded
+	Raised      bool          // the call raised the recorded token; false where it was recorded before
 }
 
 // An Entry is what a registry records of a resource.
@@ -88,6 +89,30 @@ type Entry struct {
 	AccessKey  string // of the request that raised it
 	RaisedAt   time.Time
 	Generation int64 // counts the resets
+}
+
+// A TooFarError refuses a token that goes further beyond the recorded one than the rule's max_advance lets it.
+type TooFarError struct {
+	Resource   string
+	Token      Token // the refused one
+	Highest    Token // the recorded one
+	MaxAdvance Token
+}
+
+func (e *TooFarError) Error() string {
+	return fmt.Sprintf("token %d is more than %d beyond %d, the highest one recorded for %s", e.Token, e.MaxAdvance, e.Highest, e.Resource)
+}
+
+// A WaitingError says that a raise still waits for older writes that are past the gate. The token is seen, so that older
+// writers are refused from now on; the wait goes on without the client, which may come back.
+type WaitingError struct {
+	Resource string
+	Token    Token
+	Waited   time.Duration
+}
+
+func (e *WaitingError) Error() string {
+	return fmt.Sprintf("token %d waited %v for older writes to %s to be settled", e.Token, e.Waited, e.Resource)
 }
 
 // ErrUnavailable says that the registry cannot be asked, or that this instance has no right to use what it knows: no new

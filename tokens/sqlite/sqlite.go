@@ -1,0 +1,308 @@
+// Package sqlite is the embedded token registry: one SQLite file, one process at a time.
+//
+// # Runs
+//
+// Each start is a numbered run. A grant's row carries the number of the run that got it and the settle time of what may be
+// written under it. A process that was killed leaves its rows; whatever it had sent to a store may still take effect for as
+// long as they say. So a run inherits the rows of every earlier run, and a raise waits for those with lower tokens until their
+// settle time, counted from the moment this run got the lock on the data directory, is over. A fence that stops cleanly gives
+// its grants back first, all but those with a write still open or in doubt.
+//
+// Grants with a settle time of 0 need no row: the writes of a killed process end with it.
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
+	"github.com/fenceproxy/fenceproxy/tokens"
+)
+
+// FileName is the name of the registry in the data directory.
+const FileName = "registry.db"
+
+var schema = sqlitedb.Schema{
+	ApplicationID: 0x46_4e_43_52, // FNCR
+	Name:          "token registry",
+	Versions: []string{`
+CREATE TABLE registry (
+	id         TEXT NOT NULL,    -- names this registry; a store that is fenced by it remembers the name
+	created_at INTEGER NOT NULL  -- ms since 1970
+) STRICT;
+CREATE TABLE fences (
+	resource   TEXT PRIMARY KEY,
+	generation INTEGER NOT NULL, -- counts the resets
+	token      INTEGER NOT NULL, -- the highest recorded; only Reset takes it down
+	holder     TEXT NOT NULL,    -- that the token is bound to, '' if none
+	access_key TEXT NOT NULL,
+	raised_at  INTEGER NOT NULL  -- ms since 1970
+) STRICT, WITHOUT ROWID;
+CREATE TABLE runs (
+	run        INTEGER PRIMARY KEY AUTOINCREMENT,
+	started_at INTEGER NOT NULL, -- ms since 1970
+	stopped_at INTEGER           -- null while it runs, and for ever if it was killed
+) STRICT;
+CREATE TABLE grants (
+	id        INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: a late give-back must not hit a newer grant
+	run       INTEGER NOT NULL,
+	resource  TEXT NOT NULL,
+	token     INTEGER NOT NULL,
+	settle_ms INTEGER NOT NULL,
+	UNIQUE (run, resource)
+) STRICT;
+`},
+}
+
+// Options of Open.
+type Options struct {
+	// Create makes a new registry where the file is missing. Without it a missing file is an error (sqlitedb.ErrMissing): an
+	// empty registry would let every token in, the old ones too.
+	Create bool
+
+	// Holder describes this process to the one that finds the directory locked, for example "listening on 127.0.0.1:9000".
+	Holder string
+}
+
+// A Registry is one run over one file. It implements [tokens.Registry].
+type Registry struct {
+	db    *sqlitedb.DB
+	lock  *dirLock
+	id    string
+	run   int64
+	start Start
+
+	ctx    context.Context // of the goroutine that removes settled grants
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	failed atomic.Pointer[error] // the first failure to write; no raise after it
+
+	mu        sync.Mutex
+	inherited map[string][]inherited // grants of earlier runs that have not settled, by resource; guarded by mu
+}
+
+// An inherited grant is one of an earlier run.
+type inherited struct {
+	id      tokens.GrantID
+	token   tokens.Token
+	settled time.Time // its writes take effect before this moment or never
+}
+
+// Start tells what a run found when it began.
+type Start struct {
+	ID        string // of the registry
+	Run       int64
+	Created   bool             // the registry is new
+	Unclean   bool             // the run before did not stop by itself
+	Inherited []InheritedGrant // may still have writes under way
+}
+
+// An InheritedGrant is told to the operator: until Settle is over, a raise above Token waits.
+type InheritedGrant struct {
+	Resource string
+	Token    tokens.Token
+	Settle   time.Duration
+}
+
+// Open locks the data directory, which must exist, and begins a run. It fails with a [*LockedError] where another process has
+// the directory, and with the errors of [sqlitedb.Open].
+func Open(ctx context.Context, dir string, o Options) (_ *Registry, err error) {
+	lock, err := lockDir(dir, o.Holder)
+	if err != nil {
+		return nil, err
+	}
+	gotLock := time.Now() // no earlier run's process is alive from here on
+	r := &Registry{lock: lock, inherited: make(map[string][]inherited)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.release())
+		}
+	}()
+	if r.db, r.start.Created, err = sqlitedb.Open(ctx, filepath.Join(dir, FileName), schema, o.Create); err != nil {
+		return nil, err
+	}
+	if err := r.begin(ctx, gotLock); err != nil {
+		return nil, fmt.Errorf("begin a run of the token registry: %w", err)
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.tasks.Go(r.removeSettled)
+	return r, nil
+}
+
+// begin numbers the run and takes over what earlier ones have left.
+func (r *Registry) begin(ctx context.Context, gotLock time.Time) error {
+	return r.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		if r.start.Created {
+			if _, err := tx.Exec("INSERT INTO registry (id, created_at) VALUES (?, ?)", rand.Text(), gotLock.UnixMilli()); err != nil {
+				return err
+			}
+		}
+		if err := tx.QueryRow("SELECT id FROM registry").Scan(&r.id); err != nil {
+			return err
+		}
+		var unclean int
+		if err := tx.QueryRow("SELECT count(*) FROM runs WHERE run = (SELECT max(run) FROM runs) AND stopped_at IS NULL").Scan(&unclean); err != nil {
+			return err
+		}
+		res, err := tx.Exec("INSERT INTO runs (started_at) VALUES (?)", gotLock.UnixMilli())
+		if err != nil {
+			return err
+		}
+		if r.run, err = res.LastInsertId(); err != nil {
+			return err
+		}
+		r.start.ID, r.start.Run, r.start.Unclean = r.id, r.run, unclean > 0
+		if _, err := tx.Exec("DELETE FROM runs WHERE run < ? - 1000", r.run); err != nil {
+			return err
+		}
+		return r.inherit(tx, gotLock)
+	})
+}
+
+// inherit reads the grants of every earlier run, not of the last one only: a run may have been too short for the ones before it
+// to settle.
+func (r *Registry) inherit(tx *sqlitedb.Tx, gotLock time.Time) error {
+	rows, err := tx.Query("SELECT id, resource, token, settle_ms FROM grants WHERE run < ? ORDER BY id", r.run)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var g inherited
+		var resource string
+		var ms int64
+		if err := rows.Scan(&g.id, &resource, &g.token, &ms); err != nil {
+			return err
+		}
+		settle := time.Duration(ms) * time.Millisecond
+		g.settled = gotLock.Add(settle)
+		r.inherited[resource] = append(r.inherited[resource], g)
+		r.start.Inherited = append(r.start.Inherited, InheritedGrant{resource, g.token, settle})
+	}
+	return rows.Err()
+}
+
+// Start tells what this run found when it began.
+func (r *Registry) Start() Start { return r.start }
+
+// Incarnation is the number of the run: a process has its lease, the lock on the directory, until it ends.
+func (r *Registry) Incarnation() uint64 { return uint64(r.run) }
+
+// Close ends the run. Grants that were not given back stay for the next one.
+func (r *Registry) Close() error {
+	err := r.db.Write(context.Background(), func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec("UPDATE runs SET stopped_at = ? WHERE run = ?", time.Now().UnixMilli(), r.run)
+		return err
+	})
+	return errors.Join(err, r.release())
+}
+
+// release lets everything go as the end of the process would.
+func (r *Registry) release() error {
+	if r.cancel != nil {
+		r.cancel()
+		r.tasks.Wait()
+	}
+	var err error
+	if r.db != nil {
+		err = r.db.Close()
+	}
+	return errors.Join(err, r.lock.release()) // last: the next process must not find an open file
+}
+
+// write runs f durably. After a failure nothing can be said of what is on the disk, so no raise follows until a new run has
+// read it again.
+func (r *Registry) write(ctx context.Context, f func(*sqlitedb.Tx) error) error {
+	if err := r.failed.Load(); err != nil {
+		return *err
+	}
+	// Not cut short by ctx: the outcome has to be known, and it is a local disk.
+	err := r.db.Write(context.WithoutCancel(ctx), f)
+	if err == nil || errors.Is(err, sqlitedb.ErrClosed) {
+		return err
+	}
+	err = fmt.Errorf("%w: it failed to write and raises no token until the proxy is restarted: %w", tokens.ErrUnavailable, err)
+	r.failed.CompareAndSwap(nil, &err)
+	return err
+}
+
+// removeSettled forgets inherited grants when their time is over.
+func (r *Registry) removeSettled() {
+	for {
+		next, ids := r.settledGrants(time.Now())
+		if len(ids) > 0 && r.GiveBack(r.ctx, ids...) != nil {
+			return // they hold nobody up in this run; the next one will wait for them once more
+		}
+		if next.IsZero() {
+			return
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-r.ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// settledGrants takes what has settled out of memory and says when the next one does.
+func (r *Registry) settledGrants(now time.Time) (next time.Time, ids []tokens.GrantID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for resource, grants := range r.inherited {
+		var left []inherited
+		for _, g := range grants {
+			if g.settled.After(now) {
+				left = append(left, g)
+				if next.IsZero() || g.settled.Before(next) {
+					next = g.settled
+				}
+			} else {
+				ids = append(ids, g.id)
+			}
+		}
+		if len(left) == 0 {
+			delete(r.inherited, resource)
+		} else {
+			r.inherited[resource] = left
+		}
+	}
+	return next, ids
+}
+
+// waitSettled waits until no earlier run can bring a write with a token below t into effect on the resource.
+func (r *Registry) waitSettled(ctx context.Context, resource string, t tokens.Token) error {
+	wait := time.Until(r.settles(resource, t))
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.ctx.Done():
+		return fmt.Errorf("%w: the registry is closed", tokens.ErrUnavailable)
+	}
+}
+
+// settles says when the last inherited grant with a token below t has settled; the zero time if there is none.
+func (r *Registry) settles(resource string, t tokens.Token) (last time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, g := range r.inherited[resource] {
+		if g.token < t && g.settled.After(last) {
+			last = g.settled
+		}
+	}
+	return last
+}

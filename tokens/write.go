@@ -1,0 +1,269 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A Write is one write's way: begun, then past the gate with [Write.Admit], then settled with [Write.Done], [Write.Failed] or
+// [Write.InDoubt]. It belongs to one goroutine; only its Context may be used by others.
+type Write struct {
+	fence  *Fence
+	res    *resource
+	claim  Claim
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	stage   stage
+	settled bool // no longer counted as open; guarded by res.shard.mu
+}
+
+type stage int
+
+const (
+	begun    stage = iota
+	admitted       // past the gate, outcome to come
+	doubtful       // past the gate, outcome unknown
+	over
+)
+
+// Context is cancelled, with a [*StaleError] as its cause, when a higher token is seen before this write has passed the gate.
+// After that nothing of the fence cancels it until the write is settled.
+func (w *Write) Context() context.Context { return w.ctx }
+
+// Admit is the gate: when it returns nil the write may take effect, and nobody with a higher token is told yes before it has
+// settled. It must be called when everything that can be checked has been checked, right before the store can act.
+//
+// Its errors are those of [Fence.Begin], a [*WaitingError] after Options.RaiseWait, and the error of ctx, which is the
+// client's and ends only its own wait.
+func (w *Write) Admit(ctx context.Context) error {
+	if w.stage != begun {
+		panic("tokens: Admit called twice")
+	}
+	err := w.fence.reach(ctx, w.res, w.claim, func() {
+		w.res.take(w.claim.Token)
+		delete(w.res.uploads, w) // past the gate no raise cancels it
+		w.stage = admitted
+	})
+	if err == nil {
+		w.fence.open.Add(1)
+	}
+	return err
+}
+
+// Done settles a write that has taken effect.
+func (w *Write) Done() { w.settle() }
+
+// Failed settles a write that has not taken effect and never will.
+func (w *Write) Failed() { w.settle() }
+
+func (w *Write) settle() {
+	if w.stage != admitted {
+		panic("tokens: only an admitted write can be settled")
+	}
+	w.stage = over
+	w.drop()
+}
+
+// InDoubt says that nobody knows whether the write has taken effect. It stays open for raises until proven is called or the
+// claim's settle time is over; writes with an equal token go on. proven may be called from any goroutine.
+func (w *Write) InDoubt() (proven func()) {
+	if w.stage != admitted {
+		panic("tokens: only an admitted write can be in doubt")
+	}
+	w.stage = doubtful
+	if w.claim.Settle <= 0 { // a store in this process: what has not happened by now never will
+		w.drop()
+		return func() {}
+	}
+	w.fence.inDoubt.Add(1)
+	leave := func() {
+		if w.drop() {
+			w.fence.inDoubt.Add(-1)
+		}
+	}
+	timer := time.AfterFunc(w.claim.Settle, leave)
+	return func() {
+		timer.Stop()
+		leave()
+	}
+}
+
+// drop takes the write out of the open ones, once, and says whether it did.
+func (w *Write) drop() bool {
+	sh := w.res.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if w.settled {
+		return false
+	}
+	w.settled = true
+	w.res.drop(w.claim.Token)
+	w.res.unpin()
+	w.fence.open.Add(-1)
+	return true
+}
+
+// End is for defer: it lets go of a write that has not passed the gate, and leaves one in doubt whose outcome nobody told.
+func (w *Write) End() {
+	switch w.stage {
+	case begun:
+		w.stage = over
+		sh := w.res.shard
+		sh.mu.Lock()
+		delete(w.res.uploads, w)
+		w.res.unpin()
+		sh.mu.Unlock()
+	case admitted:
+		w.InDoubt()
+	}
+	w.cancel(nil)
+}
+
+// reach brings a claim to where it may be admitted, and calls take there, under the shard's lock. It raises the token if need be.
+func (f *Fence) reach(ctx context.Context, res *resource, c Claim, take func()) error {
+	var patience <-chan time.Time
+	start := time.Now()
+	for {
+		next, raised, err := f.step(res, c, take)
+		if err != nil || next == nil {
+			return err
+		}
+		if patience == nil {
+			timer := time.NewTimer(f.options.RaiseWait)
+			defer timer.Stop()
+			patience = timer.C
+		}
+		select {
+		case <-next:
+			if raised != nil && raised.err != nil {
+				return raised.err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-patience:
+			return &WaitingError{Resource: res.name, Token: c.Token, Waited: time.Since(start).Round(time.Millisecond)}
+		}
+	}
+}
+
+// step is one look at a resource: it refuses, or takes, or says what to wait for. raised is the raise that next belongs to.
+func (f *Fence) step(res *resource, c Claim, take func()) (next <-chan struct{}, raised *raise, err error) {
+	res.shard.mu.Lock()
+	defer res.shard.mu.Unlock()
+	if f.ctx.Err() != nil {
+		return nil, nil, errClosed
+	}
+	if res.resetting {
+		return res.wait(), nil, nil
+	}
+	if err := res.refuse(c); err != nil {
+		return nil, nil, err
+	}
+	if res.usable(c, f.registry.Incarnation()) {
+		if take != nil {
+			take()
+		}
+		return nil, nil, nil
+	}
+	r := f.startRaise(res, c)
+	return r.done, r, nil
+}
+
+// startRaise moves the mark and begins to raise the token in the background, where the client's patience does not matter, or
+// joins who does so already. Called with the shard's lock held.
+func (f *Fence) startRaise(res *resource, c Claim) *raise {
+	res.advance(c.Token, "")
+	if r, ok := res.raises[c.key()]; ok {
+		return r
+	}
+	r := &raise{claim: c, done: make(chan struct{})}
+	if !f.background(func() { f.raise(res, r) }) {
+		r.err = errClosed
+		close(r.done)
+		return r
+	}
+	res.raises[c.key()] = r
+	res.pins++
+	return r
+}
+
+// raise drains, asks the registry, and installs the grant.
+func (f *Fence) raise(res *resource, r *raise) {
+	drained := f.drain(res, r.claim)
+	var g Grant
+	err := drained
+	if drained == nil {
+		g, err = f.registry.Raise(f.ctx, r.claim)
+	}
+	if err == nil && g.Raised && f.options.Raised != nil {
+		f.options.Raised(r.claim)
+	}
+	sh := res.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	switch {
+	case err == nil:
+		f.install(res, g)
+	case drained == nil:
+		res.learn(r.claim, err)
+	}
+	r.err = f.registryError(err)
+	delete(res.raises, r.claim.key())
+	res.unpin()
+	close(r.done)
+	res.broadcast()
+}
+
+// drain waits until no write with a lower token is past the gate. None can pass any more: the mark has moved.
+func (f *Fence) drain(res *resource, c Claim) error {
+	sh := res.shard
+	for {
+		sh.mu.Lock()
+		if c.Token < res.mark {
+			defer sh.mu.Unlock()
+			return res.stale(c)
+		}
+		if !res.openBelow(c.Token) {
+			sh.mu.Unlock()
+			return nil
+		}
+		changed := res.wait()
+		sh.mu.Unlock()
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			return errClosed
+		}
+	}
+}
+
+// install puts a grant into use, unless a higher token has been seen since it was asked for: then it is given back, by its id,
+// for a newer one may stand in its place.
+func (f *Fence) install(res *resource, g Grant) {
+	res.recorded = max(res.recorded, g.Token)
+	if res.mark != g.Token {
+		if g.ID != 0 {
+			f.giveBack(g.ID)
+		}
+		return
+	}
+	if res.grant.Token == g.Token && g.ID < res.grant.ID {
+		return // answers overtook each other; the registry has replaced this one by the other
+	}
+	res.grant, res.holder = g, g.Holder
+}
+
+// learn takes over what a refusal of the registry tells.
+func (res *resource) learn(c Claim, err error) {
+	var stale *StaleError
+	var conflict *ConflictError
+	switch {
+	case errors.As(err, &stale):
+		res.recorded = max(res.recorded, stale.Highest)
+		res.advance(stale.Highest, stale.Holder)
+	case errors.As(err, &conflict) && res.mark == c.Token:
+		res.holder = conflict.Bound
+	}
+}
