@@ -1,0 +1,256 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fenceproxy/fenceproxy/proxy/rules"
+	"go.yaml.in/yaml/v3"
+)
+
+// A config is what config.yaml says, checked and complete. The shipped config.yaml explains each key. Paths are as the file
+// has them, cleaned: relative ones begin at the working directory of the process.
+type config struct {
+	File      string // the file it was read from
+	Listen    string // host:port of the S3 API, loopback; port 0 is any free one
+	Admin     string // host:port of the admin API, loopback
+	Data      string // directory of the registry and the audit log
+	Registry  string // driver of the registry: sqlite
+	Backends  []backendConfig
+	Buckets   []rules.Bucket // what Rules was made of
+	Rules     *rules.Table
+	AuditKeep time.Duration // how long audit records are kept
+	RaiseWait time.Duration // how long a client waits for a raise
+}
+
+// A backendConfig is one store. At least one bucket entry leads to it.
+type backendConfig struct {
+	Name string
+	Type string // file
+	Root string // directory of the objects; never that of another backend, nor one that holds config.Data
+}
+
+// maxConfig is the size in bytes from which a file is taken for something else.
+const maxConfig = 1 << 20
+
+// defaultConfig is an empty file.
+func defaultConfig() config {
+	return config{
+		Listen:    "127.0.0.1:9000",
+		Admin:     "127.0.0.1:9001",
+		Data:      "data",
+		Registry:  "sqlite",
+		AuditKeep: 90 * day,
+		RaiseWait: 5 * time.Second,
+	}
+}
+
+// defaultBackends is what an absent backends means. It depends on data.
+func defaultBackends(data string) []backendConfig {
+	return []backendConfig{{Name: "local", Type: "file", Root: filepath.Join(data, "objects")}}
+}
+
+// loadConfig reads and checks a configuration. getenv gives the environment for ${NAME}, as [os.LookupEnv] does. Its error
+// names everything that is wrong with the file, one fault a line, each with its place; it is a [configFaults] unless the
+// file cannot be read.
+func loadConfig(path string, getenv func(string) (string, bool)) (*config, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no configuration: %w; say where it is with --config FILE", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
+	}
+	return parseConfig(path, text, getenv)
+}
+
+// parseConfig is loadConfig for a text. path is only for messages.
+func parseConfig(path string, text []byte, getenv func(string) (string, bool)) (*config, error) {
+	r := newConfigReader(path, getenv)
+	d := configDraft{config: defaultConfig()}
+	d.File = path
+	if len(text) > maxConfig {
+		r.faultAt(1, fmt.Sprintf("this file has %d bytes; a configuration has %d at most", len(text), maxConfig))
+	} else if document := r.document(text); document != nil {
+		d.values = readMapping(r, document, configKeys, &d)
+	}
+	d.finish(r)
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return &d.config, nil
+}
+
+// A configDraft is a config on its way: what is read, and the nodes that faults found later belong to.
+type configDraft struct {
+	config
+	values   map[string]*yaml.Node // of the top level, by key
+	backends []backendDraft
+	buckets  []bucketDraft
+}
+
+type backendDraft struct {
+	backendConfig
+	node   *yaml.Node // its name
+	values map[string]*yaml.Node
+	used   bool // or nothing to be said if it is not
+}
+
+// The keys of each level. One that cannot be read is in the design but not in this version: it is refused, for who writes it
+// counts on it.
+var (
+	configKeys = []configKey[configDraft]{
+		{"listen", func(r *configReader, n *yaml.Node, d *configDraft) {
+			r.loopback(n, "this version does not check signatures", &d.Listen)
+		}},
+		{"admin", func(r *configReader, n *yaml.Node, d *configDraft) {
+			r.loopback(n, "this version has no admin_token", &d.Admin)
+		}},
+		{"data", func(r *configReader, n *yaml.Node, d *configDraft) { r.path(n, &d.Data) }},
+		{"registry", readRegistry},
+		{"backends", readBackends},
+		{"buckets", readBuckets},
+		{"access_keys", readAccessKeys},
+		{"audit", func(r *configReader, n *yaml.Node, d *configDraft) { readMapping(r, n, auditKeys, &d.config) }},
+		{"limits", func(r *configReader, n *yaml.Node, d *configDraft) { readMapping(r, n, limitKeys, &d.config) }},
+		{"anonymous", nil},
+		{"domain", nil},
+		{"tls", nil},
+		{"admin_token", nil},
+	}
+	registryKeys = []configKey[config]{
+		{"driver", func(r *configReader, n *yaml.Node, c *config) { r.oneOf(n, &c.Registry, "sqlite") }},
+		{"dsn", nil},
+		{"lease", nil},
+		{"endpoints", nil},
+		{"prefix", nil},
+		{"tls", nil},
+	}
+	backendKeys = []configKey[backendConfig]{
+		{"type", func(r *configReader, n *yaml.Node, b *backendConfig) { r.oneOf(n, &b.Type, "file") }},
+		{"root", func(r *configReader, n *yaml.Node, b *backendConfig) { r.path(n, &b.Root) }},
+		{"region", nil},
+		{"endpoint", nil},
+		{"path_style", nil},
+		{"conditional", nil},
+		{"settle", nil},
+		{"stamp", nil},
+		{"profile", nil},
+		{"role_arn", nil},
+		{"access_key", nil},
+		{"secret_key", nil},
+	}
+	auditKeys = []configKey[config]{
+		{"keep", func(r *configReader, n *yaml.Node, c *config) { r.duration(n, time.Hour, 36500*day, &c.AuditKeep) }},
+	}
+	limitKeys = []configKey[config]{
+		{"raise_wait", func(r *configReader, n *yaml.Node, c *config) {
+			r.duration(n, time.Millisecond, 10*time.Minute, &c.RaiseWait)
+		}},
+		{"buffer", nil},
+		{"memory", nil},
+	}
+)
+
+func readRegistry(r *configReader, n *yaml.Node, d *configDraft) {
+	if driver := yamlValueOf(n, "driver"); driver != nil && (driver.Value == "postgres" || driver.Value == "etcd") {
+		r.fault(driver, "%s is %s; sqlite is the driver that it has", driver.Value, notSupportedYet)
+		return
+	}
+	readMapping(r, n, registryKeys, &d.config)
+}
+
+func readAccessKeys(r *configReader, n *yaml.Node, _ *configDraft) {
+	for _, item := range r.list(n) {
+		r.fault(item, "access keys are %s; leave the list empty", notSupportedYet)
+	}
+}
+
+func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
+	pairs := r.pairs(n)
+	if len(pairs) == 0 && !r.bad[n] {
+		r.fault(n, "names no backend; take the key out for the default, or write one")
+	}
+	for _, p := range pairs {
+		b := backendDraft{backendConfig: backendConfig{Name: p.key.Value}, node: p.key}
+		if !isBackendName(p.key.Value) {
+			r.fault(p.key, "%q cannot name a backend; write up to 63 lower-case letters, digits, - and _, a letter first", p.key.Value)
+		}
+		if kind := yamlValueOf(p.value, "type"); kind != nil && kind.Value == "s3" {
+			r.fault(kind, "s3 is %s; file is the type that it has", notSupportedYet)
+			b.used = true
+		} else {
+			b.values = readMapping(r, p.value, backendKeys, &b.backendConfig)
+			for _, key := range []string{"type", "root"} {
+				if b.values != nil && b.values[key] == nil {
+					r.fault(p.key, "backend %s has no %s; write {type: file, root: DIRECTORY}", b.Name, key)
+				}
+			}
+		}
+		d.backends = append(d.backends, b)
+	}
+}
+
+// finish puts the defaults in that depend on other values, and checks what one value alone does not show.
+func (d *configDraft) finish(r *configReader) {
+	if d.values["backends"] == nil {
+		for _, b := range defaultBackends(d.Data) {
+			d.backends = append(d.backends, backendDraft{backendConfig: b, used: true})
+		}
+	}
+	d.checkAddresses(r)
+	d.checkRoots(r)
+	d.finishBuckets(r)
+	for _, b := range d.backends {
+		d.Backends = append(d.Backends, b.backendConfig)
+	}
+}
+
+func (d *configDraft) checkAddresses(r *configReader) {
+	listen, admin := d.values["listen"], d.values["admin"]
+	if r.bad[listen] || r.bad[admin] || !sameAddress(d.Listen, d.Admin) {
+		return
+	}
+	if admin == nil {
+		r.fault(listen, "%s is the address of admin, too; give it another port", d.Listen)
+		return
+	}
+	r.fault(admin, "%s is the address of listen, too; give it another port", d.Admin)
+}
+
+// checkRoots keeps the name spaces of the stores apart: from each other, for one registry's fence over the same files from two
+// sides is none, and from the data directory, whose files a writer could reach as objects.
+func (d *configDraft) checkRoots(r *configReader) {
+	for i := range d.backends {
+		b := &d.backends[i]
+		node := b.values["root"]
+		if node == nil || r.bad[node] {
+			continue
+		}
+		if pathHolds(b.Root, d.Data) && !r.bad[d.values["data"]] {
+			r.fault(node, "%s holds the data directory, %s, whose files would be objects; "+
+				"give the objects a directory of their own, such as %s", b.Root, d.Data, filepath.Join(d.Data, "objects"))
+		}
+		for _, other := range d.backends[:i] {
+			if other.Root != "" && (pathHolds(b.Root, other.Root) || pathHolds(other.Root, b.Root)) {
+				r.fault(node, "%s and %s of backend %s share files; give each backend a directory of its own", b.Root, other.Root, other.Name)
+			}
+		}
+	}
+}
+
+// pathHolds says that child is parent or below it, by the words alone: links are not followed.
+func pathHolds(parent, child string) bool {
+	p, err1 := filepath.Abs(parent)
+	c, err2 := filepath.Abs(child)
+	if err1 != nil || err2 != nil {
+		return parent == child
+	}
+	rel, err := filepath.Rel(p, c)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/fenceproxy/fenceproxy/proxy"
+	"github.com/fenceproxy/fenceproxy/proxy/admin"
+)
+
+// Bounds of the listeners. Bodies have their own, in package proxy.
+const (
+	headerTime  = 10 * time.Second  // for the headers of a request to come
+	idleTime    = 120 * time.Second // of a connection between two requests
+	headerBytes = 64 << 10
+	drainTime   = 30 * time.Second // for the requests under way at a stop
+	settleTime  = 5 * time.Second  // for the writes that are past the gate then
+)
+
+type serveFlags struct {
+	config          string
+	newRegistry     bool
+	unsafeNetworkFS bool
+}
+
+func newServeCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the proxy",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(f.config, os.LookupEnv)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return serve(cmd.Context(), c, f, log)
+		},
+	}
+	addConfigFlag(cmd, &f.config)
+	cmd.Flags().BoolVar(&f.newRegistry, "new-registry", false, "begin with an empty token registry although there are objects that another one fenced: their tokens are forgotten")
+	cmd.Flags().BoolVar(&f.unsafeNetworkFS, "unsafe-network-fs", false, "serve directories on network file systems, which may not keep what they promise")
+	return cmd
+}
+
+// serve runs the proxy until ctx ends. Ports are taken first, so that one in use costs nothing; they are served last, when
+// everything behind them is there.
+func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err error) {
+	data, err := listen(c.Listen, "listen")
+	if err != nil {
+		return err
+	}
+	defer data.Close()
+	adm, err := listen(c.Admin, "admin")
+	if err != nil {
+		return err
+	}
+	defer adm.Close()
+
+	s, err := openState(ctx, c, f, log, "listening on "+data.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close(log)) }()
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	dataServer := newServer(proxy.New(proxy.Config{
+		Fence: s.fence, Rules: c.Rules, Backends: s.backends, Audit: s.audit, Log: log, Metrics: metrics,
+	}), log)
+	dataServer.DisableGeneralOptionsHandler = true // OPTIONS is S3's affair, too
+	var ready atomic.Bool
+	adminServer := newServer(admin.New(admin.Config{
+		Fence: s.fence, Registry: s.registry, Audit: s.audit, Version: programVersion(),
+		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}),
+		Ready: func() error {
+			if !ready.Load() {
+				return errors.New("the proxy is starting or stopping")
+			}
+			return nil
+		},
+	}), log)
+
+	failed := make(chan error, 2)
+	go func() { failed <- dataServer.Serve(data) }()
+	go func() { failed <- adminServer.Serve(adm) }()
+	ready.Store(true)
+	dir, _ := filepath.Abs(c.Data) // for people
+	log.Info("serving", "listen", data.Addr().String(), "admin", adm.Addr().String(), "data", dir, "version", programVersion(), "pid", os.Getpid())
+
+	select {
+	case err = <-failed:
+		err = fmt.Errorf("a listener failed: %w", err)
+	case <-ctx.Done():
+	}
+	ready.Store(false)
+	return errors.Join(err, stopServers(ctx, log, dataServer, adminServer))
+}
+
+func listen(address, key string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: is another program, or another fenceproxy, on this port? Give it another one, or stop that", key, err)
+	}
+	return l, nil
+}
+
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// stopServers lets the requests under way end, within bounds. Those that do not are cut off; what was past the gate stays on
+// record as in doubt.
+func stopServers(ctx context.Context, log *slog.Logger, data, adm *http.Server) error {
+	log.Info("stopping: requests under way are ended first", "within", drainTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	err := data.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		log.Warn("requests were cut off: they took too long to end")
+		err = data.Close()
+	}
+	return errors.Join(err, adm.Close())
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/fenceproxy/fenceproxy/backends/file"
+	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
+	"github.com/fenceproxy/fenceproxy/proxy"
+	"github.com/fenceproxy/fenceproxy/proxy/audit"
+	"github.com/fenceproxy/fenceproxy/tokens"
+	"github.com/fenceproxy/fenceproxy/tokens/sqlite"
+)
+
+const auditFile = "audit.db"
+
+// A state is everything of a running proxy that is on disk, and the fence over it.
+type state struct {
+	stores   map[string]*file.Store
+	registry *sqlite.Registry
+	audit    *audit.Log
+	fence    *tokens.Fence
+	backends map[string]proxy.Backend
+}
+
+// openState opens the stores, the registry and the audit log, in this order: whether the registry may be a new one depends on
+// what the stores remember, and its lock guards the audit log. self describes this process to another that finds the lock.
+//
+// If we crash between the making of a registry and the binding of the stores, the next start finds stores without a registry's
+// name, and a registry: it binds them then.
+func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self string) (_ *state, err error) {
+	s := &state{stores: map[string]*file.Store{}, backends: map[string]proxy.Backend{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(log))
+		}
+	}()
+	if err := makeDataDir(c.Data, f); err != nil {
+		return nil, err
+	}
+	for _, b := range c.Backends {
+		store, err := file.Open(b.Root, file.Options{UnsafeNetworkFS: f.unsafeNetworkFS})
+		if err != nil {
+			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
+		}
+		s.stores[b.Name] = store
+		s.backends[b.Name] = proxy.Backend{Handler: store}
+	}
+	if err := s.openRegistry(ctx, c, f, self); err != nil {
+		return nil, err
+	}
+	if s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log}); err != nil {
+		return nil, err
+	}
+	if err := s.bind(f, log); err != nil {
+		return nil, err
+	}
+	s.recordStart(ctx, log)
+	s.fence = tokens.NewFence(s.registry, tokens.Options{RaiseWait: c.RaiseWait, Raised: func(c tokens.Claim) {
+		s.audit.Note(audit.Record{
+			Kind: audit.KindRaise, Resource: c.Resource, Token: int64(c.Token), Highest: int64(c.Token), Holder: c.Holder, AccessKey: c.AccessKey,
+		})
+	}})
+	return s, nil
+}
+
+// makeDataDir makes the data directory, and finds out now whether it can be written.
+func makeDataDir(dir string, f serveFlags) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("the data directory cannot be made: %w", err)
+	}
+	probe, err := os.CreateTemp(dir, ".write-probe-*")
+	if err != nil {
+		return fmt.Errorf("the data directory %s cannot be written: %w: give it to the user that runs fenceproxy, or name another one with `data:`", dir, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// openRegistry lets a new registry be made only where none is missing.
+func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags, self string) error {
+	before, err := s.evidence(c)
+	if err != nil {
+		return err
+	}
+	s.registry, err = sqlite.Open(ctx, c.Data, sqlite.Options{Create: before == "" || f.newRegistry, Holder: self})
+	if errors.Is(err, sqlitedb.ErrMissing) {
+		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
+			"Restore %s, or name the directory it is in with `data:`; if it is lost, raise the marks after `serve --new-registry`",
+			c.Data, before, filepath.Join(c.Data, sqlite.FileName))
+	}
+	return err
+}
+
+// evidence says what shows that there was a registry before, "" if nothing does.
+func (s *state) evidence(c *config) (string, error) {
+	for name, store := range s.stores {
+		id, err := store.RegistryID()
+		if err != nil {
+			return "", err
+		}
+		if id != "" {
+			return fmt.Sprintf("the objects of backend %s are fenced by registry %s", name, id), nil
+		}
+	}
+	_, err := os.Stat(filepath.Join(c.Data, auditFile))
+	if err == nil {
+		return "its audit log is there", nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return "", err
+}
+
+// bind writes the registry's name into the stores, and refuses one that another registry fences: two fences over one object are
+// none.
+func (s *state) bind(f serveFlags, log *slog.Logger) error {
+	id := s.registry.Start().ID
+	for name, store := range s.stores {
+		bound, err := store.RegistryID()
+		if err != nil {
+			return err
+		}
+		switch {
+		case bound == id:
+			continue
+		case bound != "" && !f.newRegistry:
+			return fmt.Errorf("the objects of backend %s are fenced by registry %s, and this one, in the data directory, is %s: "+
+				"name the directory of the right one with `data:`; if it is lost, `serve --new-registry` takes this one from now on, and forgets the tokens of the other", name, bound, id)
+		case bound != "":
+			log.Warn("the tokens of another registry are forgotten, as --new-registry says", "backend", name, "was", bound, "now", id)
+		}
+		if err := store.BindRegistry(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordStart tells log and audit how this run began. After an unclean stop it names every grant that it inherits: writes that
+// may still take effect, and that newer holders wait for.
+func (s *state) recordStart(ctx context.Context, log *slog.Logger) {
+	start := s.registry.Start()
+	how := "after a clean stop"
+	switch {
+	case start.Created:
+		how = "with a new registry"
+	case start.Unclean:
+		how = "after a crash or a kill"
+	}
+	detail := fmt.Sprintf("run %d of registry %s, %s, %d grants inherited", start.Run, start.ID, how, len(start.Inherited))
+	s.audit.Add(ctx, audit.Record{Kind: audit.KindStart, Detail: detail})
+	log.Info("token registry open", "run", start.Run, "registry", start.ID, "began", how, "inherited", len(start.Inherited))
+	for _, g := range start.Inherited {
+		s.audit.Add(ctx, audit.Record{
+			Kind: audit.KindStart, Resource: g.Resource, Token: int64(g.Token),
+			Detail: fmt.Sprintf("inherited: a write with this token may take effect for %v more; higher tokens wait", g.Settle),
+		})
+	}
+}
+
+// close lets go in the opposite order. What is past the gate and does not settle in time stays on record for the next run.
+func (s *state) close(log *slog.Logger) error {
+	var errs []error
+	if s.fence != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+		defer cancel()
+		if err := s.fence.Close(ctx); err != nil {
+			log.Warn("some writes have not settled: the next start waits for them", "cause", err)
+		}
+	}
+	if s.audit != nil {
+		errs = append(errs, s.audit.Close())
+	}
+	if s.registry != nil {
+		errs = append(errs, s.registry.Close())
+	}
+	for _, store := range s.stores {
+		errs = append(errs, store.Close())
+	}
+	return errors.Join(errs...)
+}

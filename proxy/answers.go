@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/fenceproxy/fenceproxy/tokens"
+)
+
+// The names of refusals, as X-Fence-Error and the audit log have them.
+const (
+	staleToken            = "StaleToken"
+	tokenRequired         = "TokenRequired"
+	holderRequired        = "HolderRequired"
+	conditionRequired     = "ConditionRequired"
+	objectExists          = "ObjectExists"
+	malformedToken        = "BadToken"
+	tokenConflict         = "TokenConflict"
+	tokenTooFar           = "TokenTooFar"
+	bucketWritesDenied    = "BucketWritesDenied"
+	registryUnavailable   = "RegistryUnavailable"
+	waitingForOlderWrite  = "WaitingForOlderWrite"
+	outcomeUnknown        = "OutcomeUnknown"
+	conditionToken        = headerToken // <Condition> of a stale token
+	noSuchBucket          = "NoSuchBucket"
+	preconditionFailed    = "PreconditionFailed"
+	accessDenied          = "AccessDenied"
+	serviceUnavailable    = "ServiceUnavailable"
+	invalidArgument       = "InvalidArgument"
+	internalError         = "InternalError"
+	missingContentLength  = "MissingContentLength"
+	notImplementedCode    = "NotImplemented"
+	slowDown              = "SlowDown"
+	gatewayTimeout        = "GatewayTimeout"
+	problemType           = "application/problem+json"
+	xmlType               = "application/xml"
+	lostLockAdvice        = "This writer has lost its lock: stop it, or let it take the lock again and use the new token."
+	oneTokenTwoHolders    = "Two holders with one token is what a lock service does that has lost its counter: look at it before you go on."
+	comeBack              = "The token has been seen, so older writers are refused from now on; send the request again."
+	outcomeUnknownMessage = "the store did not tell whether the write took effect. It may or may not be there; to send it again with the same token is safe"
+)
+
+// An answer is what the proxy itself says to a client.
+type answer struct {
+	status    int
+	code      string // S3's, which clients act on
+	message   string // which clients print
+	condition string // S3's <Condition>, "" if none
+	name      string // X-Fence-Error, "" for what has nothing to do with the fence
+}
+
+// refusal says whether the answer is one that the audit log keeps: the fence or a rule said no to the client.
+func (a answer) refusal() bool {
+	return a.name != "" && a.status < 500
+}
+
+// An s3Error is an answer of S3's own kind.
+type s3Error struct {
+	status        int
+	code, message string
+}
+
+func (e *s3Error) Error() string { return e.code + ": " + e.message }
+
+func badRequest(code, format string, args ...any) error {
+	return &s3Error{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
+}
+
+func notImplemented(format string, args ...any) error {
+	return &s3Error{http.StatusNotImplemented, notImplementedCode, fmt.Sprintf(format, args...)}
+}
+
+// A ruleError is a refusal that follows from the rules alone.
+type ruleError struct{ name, message string }
+
+func (e *ruleError) Error() string { return e.message }
+
+// errOutcomeUnknown: the write passed the gate, and what became of it is not known.
+var errOutcomeUnknown = errors.New(outcomeUnknownMessage)
+
+// answerTo turns every error that a request can end with into what its client is told. A refusal is never 5xx, and an unknown
+// outcome never 2xx; 409 is never used, for clients take it for "try again".
+func (x *exchange) answerTo(err error) answer {
+	var (
+		s3       *s3Error
+		bad      *badTokenError
+		rule     *ruleError
+		stale    *tokens.StaleError
+		conflict *tokens.ConflictError
+		tooFar   *tokens.TooFarError
+		waiting  *tokens.WaitingError
+	)
+	switch {
+	case errors.As(err, &s3):
+		return answer{status: s3.status, code: s3.code, message: s3.message}
+	case errors.As(err, &bad):
+		return answer{http.StatusBadRequest, invalidArgument, bad.problem, "", malformedToken}
+	case errors.As(err, &rule):
+		return answer{http.StatusForbidden, accessDenied, x.byRule(rule.message), "", rule.name}
+	case errors.As(err, &stale):
+		return x.staleAnswer(stale)
+	case errors.As(err, &conflict):
+		return answer{http.StatusForbidden, accessDenied, x.byRule(fmt.Sprintf("%s. %s", conflictText(conflict), oneTokenTwoHolders)), "", tokenConflict}
+	case errors.As(err, &tooFar):
+		return answer{http.StatusForbidden, accessDenied, x.byRule(tooFar.Error() + " (max_advance). An operator can raise it first with `fenceproxy fences raise`"), "", tokenTooFar}
+	case errors.As(err, &waiting):
+		return answer{http.StatusServiceUnavailable, slowDown, fmt.Sprintf("%s. %s", waiting, comeBack), "", waitingForOlderWrite}
+	case errors.Is(err, tokens.ErrUnavailable):
+		return answer{http.StatusServiceUnavailable, serviceUnavailable, fmt.Sprintf("no write can be let through unchecked: %v", err), "", registryUnavailable}
+	case errors.Is(err, errOutcomeUnknown):
+		return answer{http.StatusGatewayTimeout, gatewayTimeout, err.Error(), "", outcomeUnknown}
+	case x.r.Context().Err() != nil:
+		return answer{status: http.StatusBadRequest, code: "RequestTimeout", message: "the client left before its request was through"}
+	}
+	return answer{status: http.StatusInternalServerError, code: internalError, message: "the proxy failed: " + err.Error()}
+}
+
+// staleAnswer is 412, which clients do not retry; 403 where the rule says so, and to a compare-and-swap client, which would read
+// 412 as "my own earlier write has won".
+func (x *exchange) staleAnswer(e *tokens.StaleError) answer {
+	what := fmt.Sprintf("token %d is below %d", e.Token, e.Highest)
+	if e.Token == 0 {
+		what = fmt.Sprintf("a write without a token is below token %d", e.Highest)
+	}
+	by := ""
+	if e.Holder != "" {
+		by = fmt.Sprintf(" (holder %q)", e.Holder)
+	}
+	message := x.byRule(fmt.Sprintf("%s, the highest one seen for %s%s. %s", what, e.Resource, by, lostLockAdvice))
+	if x.target.Refuse == http.StatusForbidden || conditional(x.r.Header) {
+		return answer{http.StatusForbidden, accessDenied, message, "", staleToken}
+	}
+	return answer{http.StatusPreconditionFailed, preconditionFailed, message, conditionToken, staleToken}
+}
+
+func conditional(h http.Header) bool {
+	return h.Get("If-Match") != "" || h.Get("If-None-Match") != ""
+}
+
+func conflictText(e *tokens.ConflictError) string {
+	who := "a request that names no holder"
+	if e.Holder != "" {
+		who = fmt.Sprintf("holder %q", e.Holder)
+	}
+	return fmt.Sprintf("token %d of %s belongs to holder %q, and came from %s", e.Token, e.Resource, e.Bound, who)
+}
+
+// byRule ends a message with the rule it follows from.
+func (x *exchange) byRule(message string) string {
+	if x.target.Rule == "" {
+		return message
+	}
+	return strings.TrimSuffix(message, ".") + ". (" + x.target.Rule + ")"
+}
+
+type xmlError struct {
+	XMLName   xml.Name `xml:"Error"`
+	Code      string
+	Message   string
+	Condition string `xml:",omitempty"`
+	Resource  string
+	RequestID string `xml:"RequestId"`
+}
+
+// problem is RFC 9457's.
+type problem struct {
+	Type     string       `json:"type"`
+	Title    string       `json:"title"`
+	Status   int          `json:"status"`
+	Detail   string       `json:"detail"`
+	Instance string       `json:"instance"`
+	Error    string       `json:"error,omitempty"` // X-Fence-Error
+	Resource string       `json:"resource,omitempty"`
+	Token    tokens.Token `json:"token"`
+	Highest  tokens.Token `json:"highest"`
+}
+
+// write sends an answer: S3's XML, or problem+json to a client that asks for JSON.
+func (x *exchange) write(a answer) {
+	h := x.w.Header()
+	var body []byte
+	if wantsJSON(x.r) {
+		h.Set("Content-Type", problemType)
+		body, _ = json.Marshal(problem{ // strings and numbers only: it cannot fail
+			Type: "about:blank", Title: a.code, Status: a.status, Detail: a.message, Instance: x.id, Error: a.name,
+			Resource: x.target.Resource, Token: x.who.token, Highest: x.highest,
+		})
+		body = append(body, '\n')
+	} else {
+		h.Set("Content-Type", xmlType)
+		body, _ = xml.Marshal(xmlError{Code: a.code, Message: a.message, Condition: a.condition, Resource: x.path, RequestID: x.id})
+		body = append([]byte(xml.Header), body...)
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if a.name != "" {
+		h.Set(headerError, a.name)
+	}
+	x.w.WriteHeader(a.status)
+	if x.r.Method != http.MethodHead {
+		_, _ = x.w.Write(body) // a client that has gone need not be told
+	}
+}
+
+func wantsJSON(r *http.Request) bool {
+	accept := r.Header.Get("Accept")
+	return strings.Contains(accept, "application/json") || strings.Contains(accept, problemType)
+}
+
+// sayFence tells the client of a fenced key where its fence stands.
+func (x *exchange) sayFence(e tokens.Entry) {
+	x.highest = e.Token
+	h := x.w.Header()
+	h.Set(headerResource, (&url.URL{Path: e.Resource}).EscapedPath())
+	h.Set(headerHighest, strconv.FormatInt(int64(e.Token), 10))
+}

@@ -1,0 +1,196 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/fenceproxy/fenceproxy/tokens"
+)
+
+// The names under which a token travels, and the answers speak of it.
+const (
+	headerToken        = "X-Fence-Token"
+	headerHolder       = "X-Fence-Holder"
+	headerResource     = "X-Fence-Resource"
+	headerHighest      = "X-Fence-Highest"
+	headerError        = "X-Fence-Error"
+	headerSessionToken = "X-Amz-Security-Token"
+
+	pathChannel    = "~fence" // no bucket's name begins with a tilde
+	sessionChannel = "fence="
+)
+
+// An identity is what a request says of its sender's lock. Token 0 is none.
+type identity struct {
+	token  tokens.Token
+	holder string
+}
+
+// A badTokenError refuses a token that is malformed, repeated or contradicted. It is never taken for "no token".
+type badTokenError struct{ problem string }
+
+func (e *badTokenError) Error() string { return e.problem }
+
+func badToken(format string, args ...any) error {
+	return &badTokenError{fmt.Sprintf(format, args...)}
+}
+
+// identify reads the token of a request from every channel there is, and the decoded path without it. The path is told beside
+// an error, too.
+func identify(r *http.Request) (id identity, path string, err error) {
+	inPath, path, pathErr := splitFence(r)
+	if pathErr != nil {
+		return id, path, pathErr
+	}
+	if name, ok := queryChannel(r); ok {
+		return id, path, notImplemented("%s in the query: presigned URLs are not in this version", name)
+	}
+	inSession, err := sessionToken(r.Header)
+	if err != nil {
+		return id, path, err
+	}
+	inHeader, err := headerChannel(r.Header)
+	if err != nil {
+		return id, path, err
+	}
+	id, err = agree([]channel{{name: "the endpoint path", text: inPath}, inSession, inHeader})
+	return id, path, err
+}
+
+// A channel is one place where a token may stand: "34" or "34;holder=a". text is nil where nothing stands.
+type channel struct {
+	name   string
+	text   *string
+	holder *string // of the header channel, which has a header for it
+}
+
+// splitFence takes /~fence/34 off a path. It looks at each segment decoded, so that no spelling of it is taken for a bucket.
+func splitFence(r *http.Request) (text *string, path string, err error) {
+	raw := strings.TrimPrefix(r.URL.EscapedPath(), "/")
+	first, rest, _ := strings.Cut(raw, "/")
+	if name, err := url.PathUnescape(first); err != nil || name != pathChannel {
+		return nil, r.URL.Path, nil
+	}
+	segment, rest, _ := strings.Cut(rest, "/")
+	token, err := url.PathUnescape(segment)
+	if err != nil {
+		return nil, "/", badToken("the token in the path, %q, cannot be decoded", segment)
+	}
+	decoded, err := url.PathUnescape(rest)
+	if err != nil {
+		return nil, "/", badRequest("InvalidURI", "the path cannot be decoded: %v", err)
+	}
+	if again, _, _ := strings.Cut(decoded, "/"); again == pathChannel {
+		return nil, "/", badToken("the path names a token twice: %s", r.URL.EscapedPath())
+	}
+	return &token, "/" + decoded, nil
+}
+
+// sessionToken is the channel of clients that let nobody set a header: a session token that begins with fence= is ours, any
+// other is not looked at.
+func sessionToken(h http.Header) (channel, error) {
+	c := channel{name: "the session token"}
+	values := h.Values(headerSessionToken)
+	for _, v := range values {
+		if text, ok := strings.CutPrefix(v, sessionChannel); ok {
+			c.text = &text
+		}
+	}
+	if c.text != nil && len(values) > 1 {
+		return c, badToken("%s stands %d times in the request: send it once", headerSessionToken, len(values))
+	}
+	return c, nil
+}
+
+func headerChannel(h http.Header) (channel, error) {
+	c := channel{name: headerToken}
+	for name, field := range map[string]**string{headerToken: &c.text, headerHolder: &c.holder} {
+		switch values := h.Values(name); len(values) {
+		case 0:
+		case 1:
+			*field = &values[0]
+		default:
+			return c, badToken("%s stands %d times in the request: send it once", name, len(values))
+		}
+	}
+	return c, nil
+}
+
+// queryChannel finds a token in the query, where this version does not look: it must not be lost silently.
+func queryChannel(r *http.Request) (name string, ok bool) {
+	if !strings.Contains(r.URL.RawQuery, "X-") && !strings.Contains(r.URL.RawQuery, "x-") && !strings.Contains(r.URL.RawQuery, "%") {
+		return "", false
+	}
+	for name := range r.URL.Query() {
+		switch http.CanonicalHeaderKey(name) {
+		case headerToken, headerHolder, headerSessionToken, "X-Amz-Signature":
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// agree makes one identity of all that was said.
+func agree(said []channel) (id identity, err error) {
+	var tokenFrom, holderFrom string
+	for _, c := range said {
+		token, holder, err := c.parse()
+		if err != nil {
+			return id, err
+		}
+		if token != 0 {
+			if tokenFrom != "" && token != id.token {
+				return id, badToken("%s says token %d, %s says %d: which is it?", tokenFrom, id.token, c.name, token)
+			}
+			id.token, tokenFrom = token, c.name
+		}
+		if holder != "" {
+			if holderFrom != "" && holder != id.holder {
+				return id, badToken("%s says holder %q, %s says %q: which is it?", holderFrom, id.holder, c.name, holder)
+			}
+			id.holder, holderFrom = holder, c.name
+		}
+	}
+	if id.holder != "" && id.token == 0 {
+		return id, badToken("the request names holder %q but no token: send %s, too", id.holder, headerToken)
+	}
+	return id, nil
+}
+
+func (c channel) parse() (token tokens.Token, holder string, err error) {
+	if c.text != nil {
+		text, option, more := *c.text, "", false
+		if c.name != headerToken {
+			text, option, more = strings.Cut(text, ";")
+		}
+		if token, err = tokens.ParseToken(text); err != nil {
+			return 0, "", badToken("%s: %v", c.name, err)
+		}
+		if more {
+			name, ok := strings.CutPrefix(option, "holder=")
+			if !ok {
+				return 0, "", badToken("%s: %q is not understood; it can be 34 or 34;holder=NAME", c.name, *c.text)
+			}
+			c.holder = &name
+		}
+	}
+	if c.holder != nil {
+		if holder, err = tokens.ParseHolder(*c.holder); err != nil {
+			return 0, "", badToken("%s: %v", c.name, err)
+		}
+	}
+	return token, holder, nil
+}
+
+// withoutFence removes what is meant for us from what a backend sees.
+func withoutFence(h http.Header) http.Header {
+	h = h.Clone()
+	h.Del(headerToken)
+	h.Del(headerHolder)
+	if strings.HasPrefix(h.Get(headerSessionToken), sessionChannel) {
+		h.Del(headerSessionToken)
+	}
+	return h
+}

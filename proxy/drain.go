@@ -1,0 +1,81 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// How much of a body that will not be used is read before its client is answered. A client of aws-sdk-go-v2 looks at the answer
+// only when it has sent everything, and loses it if the connection is cut before.
+const (
+	drainBytes = 64 << 20
+	drainTime  = 10 * time.Second
+	// An upload that is cut off half way may have stalled long ago: its client is not waited for as long.
+	drainInterrupted = 2 * time.Second
+)
+
+// drain reads the rest of a body that is refused, within bounds, so that the answer reaches the client. Where it cannot be read
+// whole, the connection is closed behind the answer.
+func (x *exchange) drain(patience time.Duration) {
+	if x.r.ContentLength == 0 {
+		return
+	}
+	if x.unsent() {
+		return // the server sees that nothing was read, sends no 100 Continue and closes the connection
+	}
+	_ = x.control.SetReadDeadline(time.Now().Add(patience))
+	n, err := io.CopyN(io.Discard, x.r.Body, drainBytes+1)
+	_ = x.control.SetReadDeadline(time.Time{})
+	if n > drainBytes || err != io.EOF {
+		x.w.Header().Set("Connection", "close")
+	}
+}
+
+// unsent says that the client waits for 100 Continue before it sends its body: to read would ask for it. aws-sdk-go-v2 sends the
+// header and does not wait.
+func (x *exchange) unsent() bool {
+	return !x.bodyTouched && strings.EqualFold(x.r.Header.Get("Expect"), "100-continue") &&
+		!strings.Contains(x.r.UserAgent(), "aws-sdk-go")
+}
+
+// recorder keeps a backend's answer to a write until the write has been settled: the client hears of it after the fence does.
+// Such answers are small.
+type recorder struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+// maxRecorded bounds what a backend may say to a write.
+const maxRecorded = 1 << 20
+
+func newRecorder(h http.Header) *recorder { return &recorder{header: h.Clone()} }
+
+func (rec *recorder) Header() http.Header { return rec.header }
+
+func (rec *recorder) WriteHeader(status int) {
+	if rec.status == 0 && status >= 200 {
+		rec.status = status
+	}
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	rec.WriteHeader(http.StatusOK)
+	if len(rec.body)+len(p) > maxRecorded {
+		return 0, io.ErrShortWrite
+	}
+	rec.body = append(rec.body, p...)
+	return len(p), nil
+}
+
+// replay sends the answer on.
+func (rec *recorder) replay(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range rec.header {
+		h[name] = values
+	}
+	w.WriteHeader(rec.status)
+	_, _ = w.Write(rec.body) // a client that has gone need not be told
+}

@@ -1,0 +1,225 @@
+// Package proxy is the front: it takes S3 requests, finds the resource and the token of each, and lets writes through the
+// fence to a backend. DESIGN in one line each:
+//
+//	ServeHTTP  who sends it, what it asks for, where it leads   (channel.go, op.go, rules)
+//	write      demand → begin → body → gate → store → settle    (write.go, gate.go)
+//	read       announce → store                                 (read.go)
+//	finish     audit → answer → metrics                         (handler.go, answers.go)
+package proxy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fenceproxy/fenceproxy/proxy/audit"
+	"github.com/fenceproxy/fenceproxy/proxy/rules"
+	"github.com/fenceproxy/fenceproxy/tokens"
+)
+
+// A Backend is a store; package backends says what it promises.
+type Backend struct {
+	http.Handler
+
+	// Settle is the longest time from the gate to the effect of a write in the store; 0 for a store in this process.
+	Settle time.Duration
+}
+
+// Config of a [Handler]. All fields but Metrics are needed.
+type Config struct {
+	Fence    *tokens.Fence
+	Rules    *rules.Table
+	Backends map[string]Backend // by the names that Rules uses
+	Audit    *audit.Log
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+
+	// BodyIdle is the longest wait for the next bytes of a body; 60 s if 0.
+	BodyIdle time.Duration
+}
+
+// A Handler is the data plane.
+type Handler struct {
+	Config
+	metrics *metrics
+}
+
+// New returns the handler of the data listener.
+func New(c Config) *Handler {
+	if c.BodyIdle == 0 {
+		c.BodyIdle = time.Minute
+	}
+	return &Handler{Config: c, metrics: newMetrics(c.Metrics, c.Fence, c.Audit)}
+}
+
+// An exchange is one request on its way through the proxy, and what has been found out about it so far. One goroutine has it.
+type exchange struct {
+	h       *Handler
+	w       middleware.WrapResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	id      string
+	start   time.Time
+
+	who     identity
+	path    string // decoded, without the fence
+	op      operation
+	target  rules.Target // of an object; the zero Target elsewhere, but for Backend
+	highest tokens.Token // the highest token that the client was told of
+
+	bodyTouched bool // a Read of the body has been tried
+}
+
+// ServeHTTP answers one S3 request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{
+		h: h, w: middleware.NewWrapResponseWriter(w, r.ProtoMajor), r: r,
+		control: http.NewResponseController(w), id: requestID(), start: time.Now(),
+	}
+	x.w.Header().Set("X-Amz-Request-Id", x.id)
+	x.finish(x.serve())
+}
+
+func requestID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return strings.ToUpper(hex.EncodeToString(b[:]))
+}
+
+// serve finds the way of a request and goes it. An error that it returns has not been answered.
+func (x *exchange) serve() (err error) {
+	var badToken error
+	x.who, x.path, badToken = identify(x.r)
+	if x.op, err = parseOperation(x.r, x.path); badToken != nil {
+		err = badToken // told apart by what it wanted to do, if that can be read
+	}
+	if err == nil {
+		err = x.findTarget()
+	}
+	if err != nil {
+		x.drain(drainTime)
+		return err
+	}
+	switch x.op.way {
+	case listBuckets:
+		return x.listBuckets()
+	case reads, lists:
+		return x.read()
+	case fenceShow:
+		return x.showFence()
+	case fenceRaise:
+		return x.raiseFence()
+	default:
+		return x.writeThrough()
+	}
+}
+
+// findTarget asks the rules where the request leads.
+func (x *exchange) findTarget() error {
+	if x.op.level == service {
+		return nil
+	}
+	b, ok := x.h.Rules.Bucket(x.op.bucket)
+	if !ok {
+		return &s3Error{http.StatusNotFound, noSuchBucket, "no entry of the configuration matches bucket " + strconv.Quote(x.op.bucket)}
+	}
+	x.target.Backend = b.Backend
+	switch {
+	case x.op.level == object:
+		x.target, _ = x.h.Rules.Object(x.op.bucket, x.op.key)
+	case x.op.way == lists:
+		if t, ok := x.h.Rules.Prefix(x.op.bucket, x.op.prefix); ok {
+			x.target = t
+		}
+	case x.op.way == bucketWrites && b.BucketWrites == rules.Deny:
+		return &ruleError{bucketWritesDenied, x.op.name + " on bucket " + strconv.Quote(x.op.bucket) + " is refused: bucket_writes is deny"}
+	case x.op.way == bucketWrites && b.BucketWrites == rules.Fence:
+		x.target.Resource, x.target.Fenced = b.Resource, true
+		x.target.Rule = "bucket_writes: fence"
+	}
+	return nil
+}
+
+// backend is where the request leads.
+func (x *exchange) backend() Backend { return x.h.Backends[x.target.Backend] }
+
+// claim is what the request says of itself to the fence.
+func (x *exchange) claim() tokens.Claim {
+	return tokens.Claim{
+		Resource: x.target.Resource, Token: x.who.token, Holder: x.who.holder,
+		MaxAdvance: tokens.Token(x.target.MaxAdvance), Settle: x.backend().Settle,
+	}
+}
+
+// toBackend is the request as the backend sees it: no fence in path or headers. Its headers are a copy.
+func (x *exchange) toBackend() *http.Request {
+	out := *x.r
+	u := *x.r.URL
+	u.Path, u.RawPath = x.path, ""
+	out.URL = &u
+	out.Header = withoutFence(x.r.Header)
+	return &out
+}
+
+// finish is where every request ends: a refusal is on disk before it is answered, an unknown outcome is on record, and both
+// are counted.
+func (x *exchange) finish(err error) {
+	if err != nil {
+		a := x.answerTo(err)
+		x.tellFence(err)
+		x.record(a, err)
+		x.write(a)
+		x.h.metrics.refusal(a.name)
+	}
+	x.h.metrics.request(x.op.name, x.w.Status(), time.Since(x.start))
+}
+
+// tellFence sets the answer's headers from what a refusal knows.
+func (x *exchange) tellFence(err error) {
+	var stale *tokens.StaleError
+	if errors.As(err, &stale) {
+		x.sayFence(tokens.Entry{Resource: stale.Resource, Token: stale.Highest, Holder: stale.Holder})
+	} else if x.target.Fenced && x.highest == 0 {
+		x.lookFence()
+	}
+}
+
+// lookFence tells the client where the fence stands, if it can be had: the headers are for people, and no answer depends on them.
+func (x *exchange) lookFence() {
+	if e, err := x.h.Fence.Highest(x.r.Context(), x.target.Resource); err == nil {
+		x.sayFence(e)
+	}
+}
+
+// record puts refusals and unknown outcomes into the audit log, and says loudly what an operator has to look at.
+func (x *exchange) record(a answer, err error) {
+	rec := audit.Record{
+		Kind: audit.KindRefusal, Code: a.name, Detail: a.message, Operation: x.op.name,
+		Bucket: x.op.bucket, Key: x.op.key, Resource: x.target.Resource,
+		Token: int64(x.who.token), Highest: int64(x.highest), Holder: x.who.holder,
+		Client: x.r.RemoteAddr, UserAgent: x.r.UserAgent(), RequestID: x.id,
+	}
+	attrs := []any{
+		"error", a.name, "operation", rec.Operation, "bucket", rec.Bucket, "key", rec.Key, "resource", rec.Resource,
+		"token", rec.Token, "highest", rec.Highest, "holder", rec.Holder, "client", rec.Client, "request", rec.RequestID,
+	}
+	switch {
+	case a.name == outcomeUnknown:
+		rec.Kind = audit.KindInDoubt
+		x.h.Audit.Add(x.detached(), rec)
+		x.h.Log.Error("the outcome of a write is unknown", attrs...)
+	case a.refusal():
+		x.h.Audit.Add(x.detached(), rec)
+		x.h.Log.Warn("refused", attrs...)
+	case a.status >= 500 && a.status != http.StatusNotImplemented:
+		x.h.Log.Error("failed", append(attrs, "status", a.status, "cause", err)...)
+	}
+}

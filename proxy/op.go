@@ -1,0 +1,239 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A level is what an operation is about.
+type level int
+
+const (
+	service level = iota
+	bucket
+	object
+)
+
+// A way is how an operation goes through the proxy.
+type way int
+
+const (
+	reads        way = iota // announces its token, then goes to the backend
+	lists                   // the same, where its prefix lies within one resource
+	writes                  // crosses the gate of its object
+	bucketWrites            // follows the bucket's policy
+	fenceShow               // ours: GET ?fence
+	fenceRaise              // ours: PUT ?fence
+	listBuckets             // gathers from all backends
+	notYet                  // a known operation whose way through the fence is not built: 501
+)
+
+// An operation is what a request asks for. Its key is percent-decoded: one object has one key, however it is spelled.
+type operation struct {
+	name   string // S3's name for it, such as PutObject
+	way    way
+	level  level
+	bucket string
+	key    string
+	prefix string // of a list
+}
+
+// A sub is a sub-resource: the query parameter that turns a request into another operation. The fields name the operation per
+// method, "" where S3 has none. Names and parameters: https://docs.aws.amazon.com/AmazonS3/latest/API/API_Operations.html
+type sub struct{ get, put, post, delete string }
+
+func (s sub) name(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return s.get
+	case http.MethodPut:
+		return s.put
+	case http.MethodPost:
+		return s.post
+	case http.MethodDelete:
+		return s.delete
+	}
+	return ""
+}
+
+var bucketSubs = map[string]sub{
+	"abac":                  {"GetBucketAbac", "PutBucketAbac", "", ""},
+	"accelerate":            {"GetBucketAccelerateConfiguration", "PutBucketAccelerateConfiguration", "", ""},
+	"acl":                   {"GetBucketAcl", "PutBucketAcl", "", ""},
+	"analytics":             {"GetBucketAnalyticsConfiguration", "PutBucketAnalyticsConfiguration", "", "DeleteBucketAnalyticsConfiguration"},
+	"cors":                  {"GetBucketCors", "PutBucketCors", "", "DeleteBucketCors"},
+	"delete":                {"", "", "DeleteObjects", ""},
+	"encryption":            {"GetBucketEncryption", "PutBucketEncryption", "", "DeleteBucketEncryption"},
+	"intelligent-tiering":   {"GetBucketIntelligentTieringConfiguration", "PutBucketIntelligentTieringConfiguration", "", "DeleteBucketIntelligentTieringConfiguration"},
+	"inventory":             {"GetBucketInventoryConfiguration", "PutBucketInventoryConfiguration", "", "DeleteBucketInventoryConfiguration"},
+	"lifecycle":             {"GetBucketLifecycleConfiguration", "PutBucketLifecycleConfiguration", "", "DeleteBucketLifecycle"},
+	"location":              {"GetBucketLocation", "", "", ""},
+	"logging":               {"GetBucketLogging", "PutBucketLogging", "", ""},
+	"metadataConfiguration": {"GetBucketMetadataConfiguration", "", "CreateBucketMetadataConfiguration", "DeleteBucketMetadataConfiguration"},
+	"metadataTable":         {"GetBucketMetadataTableConfiguration", "", "CreateBucketMetadataTableConfiguration", "DeleteBucketMetadataTableConfiguration"},
+	"metrics":               {"GetBucketMetricsConfiguration", "PutBucketMetricsConfiguration", "", "DeleteBucketMetricsConfiguration"},
+	"notification":          {"GetBucketNotificationConfiguration", "PutBucketNotificationConfiguration", "", ""},
+	"object-lock":           {"GetObjectLockConfiguration", "PutObjectLockConfiguration", "", ""},
+	"ownershipControls":     {"GetBucketOwnershipControls", "PutBucketOwnershipControls", "", "DeleteBucketOwnershipControls"},
+	"policy":                {"GetBucketPolicy", "PutBucketPolicy", "", "DeleteBucketPolicy"},
+	"policyStatus":          {"GetBucketPolicyStatus", "", "", ""},
+	"publicAccessBlock":     {"GetPublicAccessBlock", "PutPublicAccessBlock", "", "DeletePublicAccessBlock"},
+	"replication":           {"GetBucketReplication", "PutBucketReplication", "", "DeleteBucketReplication"},
+	"requestPayment":        {"GetBucketRequestPayment", "PutBucketRequestPayment", "", ""},
+	"session":               {"CreateSession", "", "", ""},
+	"tagging":               {"GetBucketTagging", "PutBucketTagging", "", "DeleteBucketTagging"},
+	"uploads":               {"ListMultipartUploads", "", "", ""},
+	"versioning":            {"GetBucketVersioning", "PutBucketVersioning", "", ""},
+	"versions":              {"ListObjectVersions", "", "", ""},
+	"website":               {"GetBucketWebsite", "PutBucketWebsite", "", "DeleteBucketWebsite"},
+}
+
+var objectSubs = map[string]sub{
+	"acl":          {"GetObjectAcl", "PutObjectAcl", "", ""},
+	"annotation":   {"GetObjectAnnotation", "PutObjectAnnotation", "", "DeleteObjectAnnotation"},
+	"attributes":   {"GetObjectAttributes", "", "", ""},
+	"encryption":   {"", "UpdateObjectEncryption", "", ""},
+	"fence":        {"ShowFence", "AnnounceToken", "TakeLock", "ReleaseLock"},
+	"legal-hold":   {"GetObjectLegalHold", "PutObjectLegalHold", "", ""},
+	"renameObject": {"", "RenameObject", "", ""},
+	"restore":      {"", "", "RestoreObject", ""},
+	"retention":    {"GetObjectRetention", "PutObjectRetention", "", ""},
+	"select":       {"", "", "SelectObjectContent", ""},
+	"tagging":      {"GetObjectTagging", "PutObjectTagging", "", "DeleteObjectTagging"},
+	"torrent":      {"GetObjectTorrent", "", "", ""},
+	"uploadId":     {"ListParts", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"},
+	"uploads":      {"", "", "CreateMultipartUpload", ""},
+}
+
+// plain are the operations without a sub-resource, per level.
+var plain = map[level]sub{
+	service: {"ListBuckets", "", "", ""},
+	bucket:  {"ListObjects", "CreateBucket", "PostObject", "DeleteBucket"},
+	object:  {"GetObject", "PutObject", "", "DeleteObject"},
+}
+
+// writeParameters may stand in the query of a write beside its sub-resource. Any other could change what a store does, so that
+// we would fence one operation and it would carry out another.
+var writeParameters = []string{"x-id", "partNumber", "select-type", "id"}
+
+// ways are those of the operations that neither read nor are not yet built. Writes that are missing here are refused.
+var ways = map[string]way{
+	"ListBuckets": listBuckets,
+	"ListObjects": lists, "ListObjectsV2": lists, "ListObjectVersions": lists, "ListMultipartUploads": lists,
+	"SelectObjectContent": reads,
+	"PutObject":           writes, "DeleteObject": writes,
+	"CreateBucket": bucketWrites, "DeleteBucket": bucketWrites,
+	"ShowFence": fenceShow, "AnnounceToken": fenceRaise,
+}
+
+// parseOperation names what a request asks for. path is decoded and has no fence in it any more. The operation is told, as far as
+// it is known, beside an error, too.
+func parseOperation(r *http.Request, path string) (op operation, err error) {
+	if op, err = splitPath(path); err != nil {
+		return op, err
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil && !isRead(r.Method) {
+		return op, badRequest("InvalidURI", "the query cannot be read (%v): what it asks for is unclear", err)
+	}
+	subs, err := subResources(r.Method, op.level, query)
+	if err != nil {
+		return op, err
+	}
+	op.name = operationName(r, op.level, subs, query)
+	op.prefix = query.Get("prefix")
+	if op.way, err = op.chooseWay(r.Method, query); err != nil {
+		return op, err
+	}
+	return op, nil
+}
+
+func isRead(method string) bool { return method == http.MethodGet || method == http.MethodHead }
+
+// splitPath takes a path-style path apart. What follows the slash behind the bucket is the key, with whatever slashes it has.
+func splitPath(path string) (operation, error) {
+	rest, ok := strings.CutPrefix(path, "/")
+	if !ok || !utf8.ValidString(path) {
+		return operation{}, badRequest("InvalidURI", "the path must begin with a slash and be UTF-8")
+	}
+	op := operation{level: service}
+	op.bucket, op.key, _ = strings.Cut(rest, "/")
+	switch {
+	case op.key != "":
+		op.level = object
+	case op.bucket != "":
+		op.level = bucket
+	}
+	if op.bucket == "" && rest != "" {
+		return op, badRequest("InvalidBucketName", "the path %q has no bucket", path)
+	}
+	return op, nil
+}
+
+// subResources returns the sub-resources that a query names. Of a write it refuses what it does not know.
+func subResources(method string, l level, query url.Values) (subs []string, err error) {
+	known := map[level]map[string]sub{bucket: bucketSubs, object: objectSubs}[l]
+	for name := range query {
+		if _, ok := known[name]; ok {
+			subs = append(subs, name)
+			continue
+		}
+		lease := name == "lease" && query.Has("fence")
+		if isRead(method) || lease || slices.Contains(writeParameters, name) {
+			continue
+		}
+		return nil, notImplemented("the query parameter %q is not known to %s: what a store makes of it cannot be fenced", name, method)
+	}
+	slices.Sort(subs)
+	if len(subs) > 1 && !isRead(method) {
+		return nil, badRequest("InvalidArgument", "the query names %s, each another operation", strings.Join(subs, " and "))
+	}
+	return subs, nil
+}
+
+func operationName(r *http.Request, l level, subs []string, query url.Values) string {
+	table := plain[l]
+	if len(subs) > 0 {
+		table = bucketSubs[subs[0]]
+		if l == object {
+			table = objectSubs[subs[0]]
+		}
+	}
+	name := table.name(r.Method)
+	copying := r.Header.Get("X-Amz-Copy-Source") != ""
+	switch {
+	case name == "GetObject" && r.Method == http.MethodHead:
+		return "HeadObject"
+	case name == "ListObjects" && r.Method == http.MethodHead:
+		return "HeadBucket"
+	case name == "ListObjects" && query.Get("list-type") == "2":
+		return "ListObjectsV2"
+	case name == "PutObject" && copying:
+		return "CopyObject"
+	case name == "UploadPart" && copying:
+		return "UploadPartCopy"
+	case name == "PutObject" && r.Header.Get("X-Amz-Write-Offset-Bytes") != "":
+		return "AppendObject"
+	}
+	return name
+}
+
+// chooseWay refuses every write that it does not know by name.
+func (op *operation) chooseWay(method string, query url.Values) (way, error) {
+	if query.Has("fence") && query.Has("lease") {
+		return notYet, notImplemented("the proxy's own locks (?fence&lease) are not in this version")
+	}
+	if w, ok := ways[op.name]; ok {
+		return w, nil
+	}
+	switch {
+	case isRead(method):
+		return reads, nil
+	case op.name == "":
+		return notYet, notImplemented("%s on a %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"service", "bucket", "object"}[op.level])
+	}
+	return notYet, notImplemented("%s cannot be fenced by this version", op.name)
+}

@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fenceproxy/fenceproxy/proxy/rules"
+	"github.com/fenceproxy/fenceproxy/tokens"
+)
+
+// read lets a read through. A token that it carries is raised first, so that what a new holder reads is what nobody older can
+// change any more. A stale reader is served: it changes nothing, and X-Fence-Highest tells it that it is stale.
+func (x *exchange) read() error {
+	if x.target.Fenced {
+		if err := x.announceRead(); err != nil {
+			return err
+		}
+	}
+	x.backend().ServeHTTP(x.w, x.toBackend())
+	return nil
+}
+
+func (x *exchange) announceRead() error {
+	if x.who.token == 0 || x.target.Reads == rules.Plain {
+		x.lookFence()
+		return nil
+	}
+	e, err := x.announce()
+	var stale *tokens.StaleError
+	var conflict *tokens.ConflictError
+	if errors.As(err, &stale) || errors.As(err, &conflict) { // the mark is there already, and may be another's
+		err = nil
+	}
+	x.sayFence(e)
+	return err
+}
+
+func (x *exchange) announce() (tokens.Entry, error) {
+	if x.target.HolderRequired && x.who.holder == "" {
+		return tokens.Entry{Resource: x.target.Resource}, &ruleError{holderRequired, "a token is raised only with a holder here: send " + headerHolder + " beside it"}
+	}
+	return x.h.Fence.Announce(x.r.Context(), x.claim())
+}
+
+// showFence answers GET ?fence.
+func (x *exchange) showFence() error {
+	if !x.target.Fenced {
+		return x.notFenced()
+	}
+	e, err := x.h.Fence.Highest(x.r.Context(), x.target.Resource)
+	if err != nil {
+		return err
+	}
+	return x.writeFence(e)
+}
+
+// raiseFence answers PUT ?fence: an announcement.
+func (x *exchange) raiseFence() error {
+	x.drain(drainTime)
+	switch {
+	case !x.target.Fenced:
+		return x.notFenced()
+	case x.who.token == 0:
+		return &ruleError{tokenRequired, "an announcement needs a token: send " + headerToken}
+	}
+	e, err := x.announce()
+	if err != nil {
+		return err
+	}
+	return x.writeFence(e)
+}
+
+func (x *exchange) notFenced() error {
+	return badRequest(invalidArgument, "%s/%s has no fence: its rule says token: off", x.op.bucket, x.op.key)
+}
+
+func (x *exchange) writeFence(e tokens.Entry) error {
+	x.sayFence(e)
+	body, err := json.Marshal(struct {
+		Resource string       `json:"resource"`
+		Highest  tokens.Token `json:"highest"`
+		Holder   string       `json:"holder"`
+	}{e.Resource, e.Token, e.Holder})
+	if err != nil {
+		return err
+	}
+	x.w.Header().Set("Content-Type", "application/json")
+	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	x.w.WriteHeader(http.StatusOK)
+	if x.r.Method != http.MethodHead {
+		_, _ = x.w.Write(append(body, '\n')) // a client that has gone need not be told
+	}
+	return nil
+}
+
+// A bucketList is S3's answer to ListBuckets.
+type bucketList struct {
+	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListAllMyBucketsResult"`
+	Owner   struct {
+		ID          string
+		DisplayName string
+	}
+	Buckets []struct {
+		Name         string
+		CreationDate string
+	} `xml:"Buckets>Bucket"`
+}
+
+// listBuckets gathers the buckets of all backends. One that the configuration leads elsewhere is not shown.
+func (x *exchange) listBuckets() error {
+	var all bucketList
+	for name, b := range x.h.Backends {
+		list, err := x.bucketsOf(name, b)
+		if err != nil {
+			return err
+		}
+		all.Owner = list.Owner
+		for _, entry := range list.Buckets {
+			if t, ok := x.h.Rules.Bucket(entry.Name); ok && t.Backend == name {
+				all.Buckets = append(all.Buckets, entry)
+			}
+		}
+	}
+	slices.SortFunc(all.Buckets, func(a, b struct{ Name, CreationDate string }) int { return strings.Compare(a.Name, b.Name) })
+	body, err := xml.Marshal(all)
+	if err != nil {
+		return err
+	}
+	x.w.Header().Set("Content-Type", xmlType)
+	x.w.Header().Set("Content-Length", strconv.Itoa(len(xml.Header)+len(body)))
+	x.w.WriteHeader(http.StatusOK)
+	if x.r.Method != http.MethodHead {
+		_, _ = x.w.Write(append([]byte(xml.Header), body...)) // a client that has gone need not be told
+	}
+	return nil
+}
+
+func (x *exchange) bucketsOf(name string, b Backend) (list bucketList, err error) {
+	rec := newRecorder(http.Header{})
+	out := x.toBackend()
+	out.Method = http.MethodGet
+	b.ServeHTTP(rec, out)
+	if rec.status != http.StatusOK {
+		return list, fmt.Errorf("backend %s answered ListBuckets with %d", name, rec.status)
+	}
+	if err := xml.Unmarshal(rec.body, &list); err != nil {
+		return list, fmt.Errorf("backend %s answered ListBuckets with what cannot be read: %w", name, err)
+	}
+	return list, nil
+}
