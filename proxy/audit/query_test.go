@@ -128,38 +128,6 @@ func walk(t *rapid.T, l *Log, f Filter) (all []Record) {
 	}
 }
 
-func TestRunsAgainstModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		s := newRuns(100)
-		type tally struct {
-			first, last time.Time
-			count       int64
-		}
-		model := map[int64][]*tally{}
-		got := map[*run]bool{}
-		now := epoch
-		for range rapid.IntRange(1, 60).Draw(rt, "refusals") {
-			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Minute, runGap - 1, runGap, 5 * time.Hour}).Draw(rt, "pause"))
-			r := refusal()
-			r.Token, r.Time, r.Last, r.Count = rapid.Int64Range(1, 2).Draw(rt, "token"), now, now, 1
-			u, _ := s.join(r)
-			got[u] = true
-			runs := model[r.Token]
-			if n := len(runs); n == 0 || now.Sub(runs[n-1].last) >= runGap || now.Sub(runs[n-1].first) >= runLength {
-				runs = append(runs, &tally{first: now})
-				model[r.Token] = runs
-			}
-			runs[len(runs)-1].last, runs[len(runs)-1].count = now, runs[len(runs)-1].count+1
-			if want := runs[len(runs)-1]; u.count != want.count || !u.first.Equal(want.first) || !u.last.Equal(want.last) {
-				rt.Fatalf("run %+v, want %+v", u, want)
-			}
-		}
-		if n := len(model[1]) + len(model[2]); len(got) != n {
-			rt.Fatalf("%d runs, want %d", len(got), n)
-		}
-	})
-}
-
 func TestEveryFilterWalksAnIndex(t *testing.T) {
 	l := openLog(t, filepath.Join(t.TempDir(), "audit.db"), Options{})
 	window := Filter{Since: epoch, Until: epoch.Add(time.Hour), After: "1.1"}
