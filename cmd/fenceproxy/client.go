@@ -42,7 +42,7 @@ var adminURL = func(cmd *cobra.Command) (string, error) {
 	}
 	c, err := loadConfig(path, os.LookupEnv)
 	if err != nil {
-		return "", fmt.Errorf("where is the proxy? Say it with --admin URL, for %w", err)
+		return "", fmt.Errorf("cannot tell where the proxy is (--admin URL says it): %w", err)
 	}
 	if strings.HasSuffix(c.Admin, ":0") {
 		return "", fmt.Errorf("%s lets the proxy choose its admin port: say which one it took with --admin URL", path)

@@ -78,7 +78,11 @@ func makeDataDir(dir string, f serveFlags) error {
 	if err != nil {
 		return fmt.Errorf("the data directory %s cannot be written: %w: give it to the user that runs fenceproxy, or name another one with `data:`", dir, err)
 	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+	err = errors.Join(probe.Close(), os.Remove(probe.Name()))
+	if err != nil || f.unsafeNetworkFS {
+		return err
+	}
+	return file.RefuseNetworkFS(dir)
 }
 
 // openRegistry lets a new registry be made only where none is missing.

@@ -1,0 +1,89 @@
+// Package backendtest holds any backend to what package backends promises, and to how S3 behaves.
+//
+// A driver's test is a few lines: make a Harness that opens the driver, and Run it. A fault that is found in one driver becomes a
+// test here for all of them.
+package backendtest
+
+import (
+	"net/http"
+	"testing"
+)
+
+// A Harness says how to get at the backend under test, and what it is known not to do.
+type Harness struct {
+	// Open returns the backend. It is called once in each test and closes the backend in t.Cleanup. What it returns may stand on a
+	// server that others use too: the suite makes its own buckets, with names of their own, and removes them.
+	Open func(t *testing.T) http.Handler
+
+	// NoConditionalPut and NoConditionalDelete are set where the store is known to ignore If-Match and If-None-Match there.
+	NoConditionalPut    bool
+	NoConditionalDelete bool
+
+	// AllOperations is set where sub-resources, copies and the like work. Where it is not, they must be answered 501, lest a
+	// PUT of an object's tags become its content.
+	AllOperations bool
+
+	// TreeKeys is set where keys are paths of a file system: no key may be a directory of another, and what a path cannot be is
+	// refused.
+	TreeKeys bool
+}
+
+// Run runs the whole suite against a backend that does not have more operations than the contract asks for and keeps keys as paths of
+// a file system.
+func Run(t *testing.T, open func(t *testing.T) http.Handler) {
+	Harness{Open: open, TreeKeys: true}.Run(t)
+}
+
+// Run runs the whole suite.
+func (h Harness) Run(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		skip bool
+		run  func(*client)
+	}{
+		{name: "Write/RoundTrip", run: testRoundTrip},
+		{name: "Write/Metadata", run: testMetadata},
+		{name: "Write/EmptyBody", run: testEmptyBody},
+		{name: "Write/Overwrite", run: testOverwrite},
+		{name: "Write/BodyFails", run: testBodyFails},
+		{name: "Write/BodyFailsFirst", run: testBodyFailsFirst},
+		{name: "Write/HeldEnd", run: testHeldEnd},
+		{name: "Write/HeldEndOfMany", run: testHeldEndOfMany},
+		{name: "Write/WrongLength", run: testWrongLength},
+		{name: "Write/MissingBucket", run: testMissingBucket},
+		{name: "Write/TooMuchMetadata", run: testTooMuchMetadata},
+		{name: "Write/Delete", run: testDelete},
+		{name: "Write/SharedPrefixes", run: testSharedPrefixes},
+		{name: "Write/OtherOperations", skip: h.AllOperations, run: testOtherOperations},
+		{name: "Conditions/Put", skip: h.NoConditionalPut, run: testConditionalPut},
+		{name: "Conditions/PutAtCommit", skip: h.NoConditionalPut, run: testConditionAtCommit},
+		{name: "Conditions/PutForms", skip: h.NoConditionalPut, run: testConditionForms},
+		{name: "Conditions/RaceToBeFirst", skip: h.NoConditionalPut, run: testRaceToBeFirst},
+		{name: "Conditions/RaceToReplace", skip: h.NoConditionalPut, run: testRaceToReplace},
+		{name: "Conditions/Delete", skip: h.NoConditionalDelete, run: testConditionalDelete},
+		{name: "Conditions/DeleteRace", skip: h.NoConditionalDelete || h.NoConditionalPut, run: testDeleteRace},
+		{name: "Read/Missing", run: testReadMissing},
+		{name: "Read/Head", run: testHead},
+		{name: "Read/Ranges", run: testRanges},
+		{name: "Read/Conditions", run: testConditionalReads},
+		{name: "Read/Overrides", run: testOverrides},
+		{name: "Read/OneVersion", run: testOneVersion},
+		{name: "Keys/Spellings", run: testSpellings},
+		{name: "Keys/Refused", run: testRefusedKeys},
+		{name: "Keys/Tree", skip: !h.TreeKeys, run: testTreeKeys},
+		{name: "Buckets", run: testBuckets},
+		{name: "List/Order", run: testListOrder},
+		{name: "List/Parameters", run: testListParameters},
+		{name: "List/FirstVersion", run: testListFirstVersion},
+		{name: "List/Model", run: testListModel},
+		{name: "HTTP/RoundTrip", run: testHTTPRoundTrip},
+		{name: "HTTP/CutBody", run: testHTTPCutBody},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.skip {
+				t.Skip("the harness says that this backend does not do this")
+			}
+			test.run(newClient(t, h.Open(t)))
+		})
+	}
+}

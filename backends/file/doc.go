@@ -1,0 +1,54 @@
+// Package file keeps S3 objects as plain files: the object bucket/key is the file root/bucket/key, which other programs may
+// read. It is a backend as package backends describes one.
+//
+// # The life of a PUT
+//
+// The body is copied into a new file in root/.fenceproxy/tmp, a directory that no bucket name can reach and no other user can
+// read, and its MD5 is taken on the way. Nothing can be seen of the write yet, however long the body takes. The Body's io.EOF is
+// the gate. Any other end removes the temporary file, and the store is as it was.
+//
+// Past the gate the file gets one extended attribute, user.fenceproxy, with its ETag, content type and user metadata. It is
+// set on the open file, so content and attribute share one inode and change together. Then fsync: from here on the new version
+// is whole on the disk and only lacks its name. If we crash now, the next [Open] removes it.
+//
+// Under a lock of the key, the condition that the request carries is judged against what has the name now, and renameat gives
+// the name to the new file. That one system call is the effect: a reader that opened the old file goes on reading the old
+// one, and a reader that comes later gets the new one, with its metadata. If we crash now, either version may be there after
+// the restart, and the client has no answer. An fsync of the directory makes the new name durable, and 200 says so.
+//
+// Directories that the key needs are made on the way, and each one's parent is synced before anything is put in it. A DELETE
+// takes empty directories away again, for S3 has no directories. Both happen while no other write is in the tree, so a commit
+// relies neither on a directory that is about to go nor on one that a loss of power could take.
+//
+// # What the answers mean
+//
+// A failure before the rename, such as a full disk, is answered 503: the old version is in its place and nothing of the write will
+// ever be seen. After a failed rename or unlink the store looks whether it took place, and answers 503 only if it did not. When the
+// sync of the directory fails, the answer is 500: the new version can be seen, and nobody knows whether it will
+// survive the loss of power.
+//
+// # Keys and names
+//
+// Paths are never handed to the kernel. Every directory is opened by its parent's descriptor, one component at a time, and
+// no symbolic link is followed below the root: a linked directory would give one object two keys, and so two fences. For the same
+// reason [Open] refuses a file system that takes two spellings for one name. A bind mount inside the root, or a directory
+// that is made case-insensitive by hand, is beyond what the store can see; do not make them.
+//
+// A file system holds less than S3 does. A key with an empty component, with "." or "..", with a component of more than 255
+// bytes, or with a slash at its end is answered 400 InvalidArgument, and so is a PUT of a/b where a is an object, or of a where
+// objects lie under a/. Symbolic links, FIFOs, sockets and devices are not objects: they are not listed, read, replaced
+// or deleted.
+//
+// # Other programs
+//
+// They may read everything, and they may write. Metadata is believed only while the size and the time of modification recorded
+// with it are the file's. After that the object has no metadata, and an ETag that ends in "-1", like that of an upload
+// in parts, so that nobody takes it for an MD5. A program that changes a file in place, keeps its size and sets its time
+// back is not noticed.
+//
+// Where extended attributes are missing or too small, their content goes into a side file, root/.fenceproxy/meta/INODE-MTIME,
+// which is durable before the rename and removed after the object is replaced or deleted. A copy of the tree needs cp -a or rsync
+// -aX to keep the attributes, and cannot keep side files, which are bound to inodes.
+//
+// One process serves a root, held by flock on the root directory itself. Serving needs Linux.
+package file

@@ -1,0 +1,202 @@
+package file
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// overrides are the parameters with which a GET asks for other headers than the object's.
+var overrides = []string{
+	"response-content-type", "response-cache-control", "response-content-disposition",
+	"response-content-encoding", "response-content-language", "response-expires",
+}
+
+// getObject answers GET and HEAD. Content and metadata come from one open file: what replaces it meanwhile changes neither.
+func (s *Store) getObject(w http.ResponseWriter, r *http.Request, n name, q url.Values) error {
+	f, m, err := s.openObject(n)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := w.Header()
+	h.Set("ETag", m.quotedETag())
+	h.Set("Content-Type", defaultType)
+	for k, v := range m.headers {
+		h.Set(k, v)
+	}
+	for _, o := range overrides {
+		if v := q.Get(o); v != "" {
+			h.Set(strings.TrimPrefix(o, "response-"), v)
+		}
+	}
+	asked, satisfiable := readConditions(r, m.size)
+	http.ServeContent(&getWriter{ResponseWriter: w, r: r, meta: m, unsatisfiable: !satisfiable}, asked, "", m.modified(), f)
+	return nil
+}
+
+// openObject opens an object and reads what is recorded of it.
+func (s *Store) openObject(n name) (*os.File, *meta, error) {
+	for {
+		f, m, err := s.tryOpen(n)
+		if err != errReplaced { // each turn has seen another version go: this ends when the writers do
+			return f, m, err
+		}
+	}
+}
+
+func (s *Store) tryOpen(n name) (*os.File, *meta, error) {
+	dir, err := s.walk(n.bucket, n.dirs)
+	switch {
+	case err == errNoBucket:
+		return nil, nil, noSuchBucket(n.bucket)
+	case err == errNoDir:
+		return nil, nil, noSuchKey()
+	case err != nil:
+		return nil, nil, err
+	}
+	defer unix.Close(dir)
+	fd, st, err := s.openRegular(dir, n.base)
+	if errors.Is(err, errNotRegular) || missing(err) {
+		return nil, nil, noSuchKey()
+	} else if err != nil {
+		return nil, nil, err
+	}
+	m, err := s.metaOf(fd, st)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, nil, err
+	}
+	m.size = st.Size
+	return os.NewFile(uintptr(fd), n.base), m, nil
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// openRegular opens a file if it is a regular one.
+func (s *Store) openRegular(dir int, base string) (int, *unix.Stat_t, error) {
+	fd, err := s.sys.openat(dir, base, openFile, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	st := &unix.Stat_t{}
+	if err = s.sys.fstat(fd, st); err == nil && !regular(st) {
+		err = errNotRegular
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, err
+	}
+	return fd, st, nil
+}
+
+// readConditions returns r as [http.ServeContent] is to see it. S3 takes ETags without quotes, and takes a Range that
+// it cannot read, or that names several ranges, for none at all. It also says whether the one range can be had.
+func readConditions(r *http.Request, size int64) (asked *http.Request, satisfiable bool) {
+	asked = &http.Request{Method: r.Method, Header: r.Header.Clone()}
+	for _, k := range []string{"If-Match", "If-None-Match"} {
+		if v := r.Header.Get(k); v != "" {
+			asked.Header.Set(k, quoted(v))
+		}
+	}
+	well, satisfiable := oneRange(r.Header.Get("Range"), size)
+	if !well {
+		asked.Header.Del("Range")
+		return asked, true
+	}
+	return asked, satisfiable || r.Header.Get("If-Range") != ""
+}
+
+func quoted(list string) string {
+	var tags []string
+	for t := range strings.SplitSeq(list, ",") {
+		if t = strings.TrimSpace(t); t != "" && t != "*" && !strings.HasSuffix(t, `"`) {
+			t = `"` + t + `"`
+		}
+		tags = append(tags, t)
+	}
+	return strings.Join(tags, ", ")
+}
+
+// oneRange says whether a Range header is one well-formed range of bytes, and whether any of it lies in an object of this size.
+func oneRange(header string, size int64) (well, satisfiable bool) {
+	spec, ok := strings.CutPrefix(header, "bytes=")
+	first, last, dash := strings.Cut(spec, "-")
+	if !ok || !dash || strings.Trim(first+last, "0123456789") != "" || first+last == "" {
+		return false, false
+	}
+	from, fromErr := strconv.ParseInt(first, 10, 64)
+	to, toErr := strconv.ParseInt(last, 10, 64)
+	switch {
+	case first == "":
+		return toErr == nil, to > 0 && size > 0
+	case fromErr != nil || last != "" && (toErr != nil || to < from):
+		return false, false
+	}
+	return true, from < size
+}
+
+// A getWriter gives [http.ServeContent]'s bare refusals S3's form. It passes ReadFrom on, which is what lets the kernel send the file
+// by itself.
+type getWriter struct {
+	http.ResponseWriter
+	r             *http.Request
+	meta          *meta
+	unsatisfiable bool // ServeContent has another opinion of empty objects and of bytes=-0
+	refused       bool // the answer is written: what ServeContent adds is not for the client
+}
+
+func (w *getWriter) WriteHeader(status int) {
+	switch {
+	case status == http.StatusRequestedRangeNotSatisfiable, w.unsatisfiable && (status == http.StatusOK || status == http.StatusPartialContent):
+		w.refuse(refuse(http.StatusRequestedRangeNotSatisfiable, "InvalidRange", "The requested range is not satisfiable: the object has %d bytes.", w.meta.size))
+		return
+	case status == http.StatusPreconditionFailed:
+		w.refuse(preconditionFailed("If-Match or If-Unmodified-Since"))
+		return
+	case status == http.StatusOK && w.Header().Get("Content-Length") == "": // ServeContent leaves it out where there is a Content-Encoding
+		w.Header().Set("Content-Length", strconv.FormatInt(w.meta.size, 10))
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// refuse takes the object's headers off the answer.
+func (w *getWriter) refuse(e *apiError) {
+	w.refused = true
+	h := w.Header()
+	for _, k := range kept {
+		h.Del(k)
+	}
+	for k := range h {
+		if strings.HasPrefix(k, metaPrefix) {
+			h.Del(k)
+		}
+	}
+	for _, k := range []string{"ETag", "Last-Modified", "Content-Range", "X-Content-Type-Options"} {
+		h.Del(k)
+	}
+	if e.status == http.StatusRequestedRangeNotSatisfiable {
+		h.Set("Content-Range", "bytes */"+strconv.FormatInt(w.meta.size, 10))
+	}
+	writeError(w.ResponseWriter, w.r, e)
+}
+
+func (w *getWriter) Write(p []byte) (int, error) {
+	if w.refused {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *getWriter) ReadFrom(src io.Reader) (int64, error) {
+	if w.refused {
+		return io.Copy(io.Discard, src)
+	}
+	return io.Copy(w.ResponseWriter, src)
+}

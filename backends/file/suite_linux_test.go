@@ -1,0 +1,31 @@
+package file_test
+
+import (
+	"net/http"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/fenceproxy/fenceproxy/backends/backendtest"
+	"github.com/fenceproxy/fenceproxy/backends/file"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestBackend(t *testing.T) {
+	for name, options := range map[string]file.Options{
+		"attributes": {},
+		"side files": {ForceSideFiles: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backendtest.Run(t, func(t *testing.T) http.Handler {
+				s, err := file.Open(t.TempDir(), options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = s.Close() })
+				return s
+			})
+		})
+	}
+}
