@@ -202,7 +202,7 @@ func (x *exchange) lookFence() {
 // record puts refusals and unknown outcomes into the audit log, and says loudly what an operator has to look at.
 func (x *exchange) record(a answer, err error) {
 	rec := audit.Record{
-		Kind: audit.KindRefusal, Code: a.name, Detail: a.message, Operation: x.op.name,
+		Kind: audit.KindRefusal, Code: a.name, Detail: err.Error(), Operation: x.op.name,
 		Bucket: x.op.bucket, Key: x.op.key, Resource: x.target.Resource,
 		Token: int64(x.who.token), Highest: int64(x.highest), Holder: x.who.holder,
 		Client: x.r.RemoteAddr, UserAgent: x.r.UserAgent(), RequestID: x.id,

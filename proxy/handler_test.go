@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -372,4 +373,26 @@ func TestTokenOffStillVerifies(t *testing.T) {
 		t.Errorf("%d %v %q", resp.StatusCode, resp.Header, got.String())
 	}
 	f.want(400, "", "GET", "/b/a?fence", "")
+}
+
+// TestPutNeedsALength: without one an object would become empty by a slip, or end where a connection breaks.
+func TestPutNeedsALength(t *testing.T) {
+	f := newFixture(t, Backend{Handler: answering(200)})
+	for request, status := range map[string]string{
+		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n":                                                    "411",
+		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n": "501",
+		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n":                               "200",
+		"PUT /b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n":                                                      "200",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte(request))
+		answer, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
+			t.Errorf("%q: %q, %v; want %s", request, answer, err, status)
+		}
+	}
 }

@@ -53,8 +53,11 @@ func (x *exchange) demand() ([]check, error) {
 		return nil, &ruleError{holderRequired, "this write has to say who its holder is: send " + headerHolder + " beside the token"}
 	case t.RequireCondition && !conditional(x.r.Header):
 		return nil, &ruleError{conditionRequired, "this write needs a condition: send If-Match with the ETag that it replaces, or If-None-Match: *"}
-	case x.r.ContentLength < 0 && x.op.way == writes && x.r.Method == http.MethodPut:
-		return nil, &s3Error{http.StatusNotImplemented, notImplementedCode, "a body of unknown length (Transfer-Encoding: chunked) is not taken, as S3 does not take it: send Content-Length"}
+	case x.op.name == "PutObject" && x.r.ContentLength < 0:
+		return nil, notImplemented("a body of unknown length (Transfer-Encoding: chunked) is not taken, as S3 does not take it: send Content-Length")
+	case x.op.name == "PutObject" && x.r.Header.Get("Content-Length") == "":
+		// net/http takes this for an empty body, and an object would become empty by a slip.
+		return nil, &s3Error{http.StatusLengthRequired, missingContentLength, "send Content-Length; for an empty object, send 0"}
 	}
 	return checksOf(x.r.Header)
 }
