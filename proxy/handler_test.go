@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -25,7 +26,10 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.nofailfile", "true") // mutants fail here on purpose, and must leave nothing behind; the seed is printed
+	goleak.VerifyTestMain(m)
+}
 
 // A fixture is a handler over a real registry and a backend of the test's.
 type fixture struct {
