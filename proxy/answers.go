@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
@@ -53,6 +54,7 @@ type answer struct {
 	message   string // which clients print
 	condition string // S3's <Condition>, "" if none
 	name      string // X-Fence-Error, "" for what has nothing to do with the fence
+	details   []sigv4.Detail
 }
 
 // refusal says whether the answer is one that the audit log keeps: the fence or a rule said no to the client.
@@ -88,35 +90,39 @@ var errOutcomeUnknown = errors.New(outcomeUnknownMessage)
 // outcome never 2xx; 409 is never used, for clients take it for "try again".
 func (x *exchange) answerTo(err error) answer {
 	var (
+		signed   *sigv4.Error
 		s3       *s3Error
 		bad      *badTokenError
 		rule     *ruleError
 		stale    *tokens.StaleError
+		reset    *tokens.ResetError
 		conflict *tokens.ConflictError
 		tooFar   *tokens.TooFarError
 		waiting  *tokens.WaitingError
 	)
 	switch {
+	case errors.As(err, &signed):
+		return answer{status: signed.Status, code: signed.Code, message: signed.Message, details: signed.Details}
 	case errors.As(err, &s3):
 		return answer{status: s3.status, code: s3.code, message: s3.message}
 	case errors.As(err, &bad):
-		return answer{http.StatusBadRequest, invalidArgument, bad.problem, "", malformedToken}
+		return answer{status: http.StatusBadRequest, code: invalidArgument, message: bad.problem, name: malformedToken}
 	case errors.As(err, &rule):
-		return answer{http.StatusForbidden, accessDenied, x.byRule(rule.message), "", rule.name}
+		return answer{status: http.StatusForbidden, code: accessDenied, message: x.byRule(rule.message), name: rule.name}
 	case errors.As(err, &stale):
 		return x.staleAnswer(stale)
+	case errors.As(err, &reset):
+		return answer{status: http.StatusPreconditionFailed, code: preconditionFailed, condition: conditionToken, name: staleToken, message: x.byRule(reset.Error() + ". " + lostLockAdvice)}
 	case errors.As(err, &conflict):
-		return answer{http.StatusForbidden, accessDenied, x.byRule(fmt.Sprintf("%s. %s", conflictText(conflict), oneTokenTwoHolders)), "", tokenConflict}
+		return answer{status: http.StatusForbidden, code: accessDenied, name: tokenConflict, message: x.byRule(fmt.Sprintf("%s. %s", conflictText(conflict), oneTokenTwoHolders))}
 	case errors.As(err, &tooFar):
-		return answer{http.StatusForbidden, accessDenied, x.byRule(tooFar.Error() + " (max_advance). An operator can raise it first with `fenceproxy fences raise`"), "", tokenTooFar}
+		return answer{status: http.StatusForbidden, code: accessDenied, name: tokenTooFar, message: x.byRule(tooFar.Error() + " (max_advance). An operator can raise it first with `fenceproxy fences raise`")}
 	case errors.As(err, &waiting):
-		return answer{http.StatusServiceUnavailable, slowDown, fmt.Sprintf("%s. %s", waiting, comeBack), "", waitingForOlderWrite}
+		return answer{status: http.StatusServiceUnavailable, code: slowDown, name: waitingForOlderWrite, message: fmt.Sprintf("%s. %s", waiting, comeBack)}
 	case errors.Is(err, tokens.ErrUnavailable):
-		return answer{http.StatusServiceUnavailable, serviceUnavailable, fmt.Sprintf("no write can be let through unchecked: %v", err), "", registryUnavailable}
+		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryUnavailable, message: fmt.Sprintf("no write can be let through unchecked: %v", err)}
 	case errors.Is(err, errOutcomeUnknown):
-		return answer{http.StatusGatewayTimeout, gatewayTimeout, err.Error(), "", outcomeUnknown}
-	case x.r.Context().Err() != nil:
-		return answer{status: http.StatusBadRequest, code: "RequestTimeout", message: "the client left before its request was through"}
+		return answer{status: http.StatusGatewayTimeout, code: gatewayTimeout, name: outcomeUnknown, message: err.Error()}
 	}
 	return answer{status: http.StatusInternalServerError, code: internalError, message: "the proxy failed: " + err.Error()}
 }
@@ -134,9 +140,9 @@ func (x *exchange) staleAnswer(e *tokens.StaleError) answer {
 	}
 	message := x.byRule(fmt.Sprintf("%s, the highest one seen for %s%s. %s", what, e.Resource, by, lostLockAdvice))
 	if x.target.Refuse == http.StatusForbidden || conditional(x.r.Header) {
-		return answer{http.StatusForbidden, accessDenied, message, "", staleToken}
+		return answer{status: http.StatusForbidden, code: accessDenied, message: message, name: staleToken}
 	}
-	return answer{http.StatusPreconditionFailed, preconditionFailed, message, conditionToken, staleToken}
+	return answer{status: http.StatusPreconditionFailed, code: preconditionFailed, message: message, condition: conditionToken, name: staleToken}
 }
 
 func conditional(h http.Header) bool {
@@ -164,8 +170,21 @@ type xmlError struct {
 	Code      string
 	Message   string
 	Condition string `xml:",omitempty"`
+	Details   []xmlDetail
 	Resource  string
 	RequestID string `xml:"RequestId"`
+}
+
+type xmlDetail struct {
+	XMLName xml.Name
+	Value   string `xml:",chardata"`
+}
+
+func xmlDetails(details []sigv4.Detail) (out []xmlDetail) {
+	for _, d := range details {
+		out = append(out, xmlDetail{xml.Name{Local: d.Name}, d.Value})
+	}
+	return out
 }
 
 // problem is RFC 9457's.
@@ -194,7 +213,7 @@ func (x *exchange) write(a answer) {
 		body = append(body, '\n')
 	} else {
 		h.Set("Content-Type", xmlType)
-		body, _ = xml.Marshal(xmlError{Code: a.code, Message: a.message, Condition: a.condition, Resource: x.path, RequestID: x.id})
+		body, _ = xml.Marshal(xmlError{Code: a.code, Message: a.message, Condition: a.condition, Details: xmlDetails(a.details), Resource: x.path, RequestID: x.id})
 		body = append([]byte(xml.Header), body...)
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -26,11 +26,13 @@ func (x *exchange) drain(patience time.Duration) {
 		return // the server sees that nothing was read, sends no 100 Continue and closes the connection
 	}
 	_ = x.control.SetReadDeadline(time.Now().Add(patience))
-	n, err := io.CopyN(io.Discard, x.r.Body, drainBytes+1)
-	_ = x.control.SetReadDeadline(time.Time{})
-	if n > drainBytes || err != io.EOF {
+	if _, err := io.CopyN(io.Discard, x.r.Body, drainBytes+1); err != io.EOF {
+		// The deadline stays: the server reads on before it closes, and would wait for this client without one.
+		_ = x.control.SetReadDeadline(time.Now())
 		x.w.Header().Set("Connection", "close")
+		return
 	}
+	_ = x.control.SetReadDeadline(time.Time{})
 }
 
 // unsent says that the client waits for 100 Continue before it sends its body: to read would ask for it. aws-sdk-go-v2 sends the

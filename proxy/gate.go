@@ -2,15 +2,19 @@ package proxy
 
 import (
 	"crypto/md5"
+	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"hash"
+	"hash/crc32"
+	"hash/crc64"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,12 +33,14 @@ type gatedBody struct {
 	gate    func() error             // admits the write
 	checks  []check
 
-	held   byte
-	isHeld bool
-	opened bool  // the gate has let the write pass
-	err    error // what the next Read returns
+	held    byte
+	isHeld  bool
+	touched bool  // the client was asked for its body
+	opened  bool  // the gate has let the write pass
+	err     error // what the next Read returns
 
 	mu    sync.Mutex
+	ended bool  // nothing more is read from the connection: to interrupt it would hit the server's own read; guarded by mu
 	cause error // why the upload was interrupted; guarded by mu
 }
 
@@ -46,20 +52,15 @@ type check struct {
 	hash   hash.Hash
 }
 
-// checksOf reads the digests of a request: Content-MD5 (RFC 1864) and the SHA-256 that AWS signatures carry.
-func checksOf(h http.Header) ([]check, error) {
+// checksOf reads the digests of a request: the SHA-256 that AWS signatures carry, Content-MD5 (RFC 1864), and S3's checksums
+// ("Checking object integrity"). The last two are of the body only where the body is the content: Complete and Create speak of the object to
+// come.
+func checksOf(h http.Header, content bool) ([]check, error) {
 	var checks []check
-	if v := h.Get("Content-Md5"); v != "" {
-		want, err := base64.StdEncoding.DecodeString(v)
-		if err != nil || len(want) != md5.Size {
-			return nil, badRequest("InvalidDigest", "Content-MD5 %q is not the Base64 form of an MD5 digest", v)
-		}
-		checks = append(checks, check{"Content-MD5", "BadDigest", want, md5.New()})
-	}
 	switch v := h.Get("X-Amz-Content-Sha256"); {
 	case v == "", v == "UNSIGNED-PAYLOAD":
 	case strings.HasPrefix(v, "STREAMING-"):
-		return nil, notImplemented("x-amz-content-sha256: %s: bodies in signed chunks are not in this version; its framing must not become data", v)
+		return nil, notImplemented("x-amz-content-sha256: %s: bodies in chunks (aws-chunked) are not in this version; their framing must not become data", v)
 	default:
 		want, err := hex.DecodeString(v)
 		if err != nil || len(want) != sha256.Size {
@@ -67,14 +68,53 @@ func checksOf(h http.Header) ([]check, error) {
 		}
 		checks = append(checks, check{"x-amz-content-sha256", "XAmzContentSHA256Mismatch", want, sha256.New()})
 	}
+	if !content {
+		return checks, nil
+	}
+	for name, values := range h {
+		made, ok := digests[name]
+		if !ok {
+			if strings.HasPrefix(name, checksumPrefix) && !slices.Contains(aboutChecksums, name) {
+				return nil, notImplemented("%s cannot be checked by this version", strings.ToLower(name))
+			}
+			continue
+		}
+		c := check{header: strings.ToLower(name), code: "BadDigest", hash: made()}
+		var err error
+		c.want, err = base64.StdEncoding.DecodeString(values[0])
+		if err != nil || len(values) != 1 || len(c.want) != c.hash.Size() {
+			return nil, badRequest("InvalidDigest", "%s %q is not the Base64 form of such a digest", c.header, strings.Join(values, ","))
+		}
+		checks = append(checks, c)
+	}
 	return checks, nil
 }
+
+const checksumPrefix = "X-Amz-Checksum-"
+
+// aboutChecksums are headers that say something of checksums and are none.
+var aboutChecksums = []string{checksumPrefix + "Algorithm", checksumPrefix + "Mode", checksumPrefix + "Type"}
+
+var digests = map[string]func() hash.Hash{
+	"Content-Md5":                md5.New,
+	checksumPrefix + "Crc32":     func() hash.Hash { return crc32.NewIEEE() },
+	checksumPrefix + "Crc32c":    func() hash.Hash { return crc32.New(castagnoli) },
+	checksumPrefix + "Crc64nvme": func() hash.Hash { return crc64.New(nvme) },
+	checksumPrefix + "Sha1":      sha1.New,
+	checksumPrefix + "Sha256":    sha256.New,
+}
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	nvme       = crc64.MakeTable(0x9a6c9329ac4bc9b5) // the NVM Express polynomial, its bits reversed
+)
 
 // Read gives the store everything but the end, and the end once the gate is open.
 func (b *gatedBody) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	b.touched = true
 	for b.err == nil {
 		n, err := b.readBehindHeld(p)
 		if err == nil {
@@ -136,12 +176,14 @@ func (b *gatedBody) readBehindHeld(p []byte) (n int, err error) {
 
 // open verifies the body and lets the write pass the gate. Where it fails, the store never sees the end, and so changes nothing.
 func (b *gatedBody) open() error {
+	if err := b.end(); err != nil {
+		return err
+	}
 	for _, c := range b.checks {
 		if subtle.ConstantTimeCompare(c.hash.Sum(nil), c.want) != 1 {
 			return badRequest(c.code, "the body that came does not have the %s that was announced", c.header)
 		}
 	}
-	b.disarm()
 	if err := b.gate(); err != nil {
 		return err
 	}
@@ -168,17 +210,34 @@ func (b *gatedBody) arm() error {
 	return nil
 }
 
-// disarm takes the deadline away: from here on the server itself reads from the connection, to see whether the client leaves.
-func (b *gatedBody) disarm() {
+// end is the end of reading: from here on the server itself reads from the connection, to see whether the client leaves.
+func (b *gatedBody) end() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cause != nil {
+		return b.cause
+	}
+	b.ended = true
 	_ = b.control.SetReadDeadline(time.Time{})
+	return nil
 }
 
-// interrupt makes the Read under way, and every later one, fail with cause.
+// interrupt makes the Read under way, and every later one, fail with cause. A body that has come whole it leaves to the gate.
 func (b *gatedBody) interrupt(cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
 	b.cause = cause
 	_ = b.control.SetReadDeadline(time.Now())
+}
+
+// interrupted says whether the connection's deadline was used to end a Read: then it may have hit the server's own.
+func (b *gatedBody) interrupted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cause != nil
 }
 
 // explain says why the client's body ended early.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -77,7 +78,7 @@ func TestGateStaysShutForABrokenBody(t *testing.T) {
 		"wrong SHA-256": {bytes.NewReader([]byte("data")), http.Header{"X-Amz-Content-Sha256": {"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}, "XAmzContentSHA256Mismatch"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checks, err := checksOf(c.head)
+			checks, err := checksOf(c.head, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,9 +97,11 @@ func TestGateStaysShutForABrokenBody(t *testing.T) {
 
 func TestRightDigestsPass(t *testing.T) {
 	checks, err := checksOf(http.Header{
-		"Content-Md5":          {"jXd/OF09/siBXSD3SWAm3A=="},
-		"X-Amz-Content-Sha256": {"3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"},
-	})
+		"Content-Md5":           {"jXd/OF09/siBXSD3SWAm3A=="},
+		"X-Amz-Content-Sha256":  {"3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"},
+		"X-Amz-Checksum-Sha256": {"Om6weQ85rIfJTzhWst0sXREOaBFgImGpqSPTuyOtyLc="},
+		"X-Amz-Checksum-Mode":   {"ENABLED"},
+	}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +120,12 @@ func TestChecksOfRefusesWhatItCannotCheck(t *testing.T) {
 		{"X-Amz-Content-Sha256": {"STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}},
 		{"X-Amz-Content-Sha256": {"STREAMING-UNSIGNED-PAYLOAD-TRAILER"}},
 	} {
-		if _, err := checksOf(h); err == nil {
+		if _, err := checksOf(h, true); err == nil {
 			t.Errorf("%v was taken", h)
 		}
 	}
 	for _, h := range []http.Header{{}, {"X-Amz-Content-Sha256": {"UNSIGNED-PAYLOAD"}}} {
-		if checks, err := checksOf(h); err != nil || len(checks) != 0 {
+		if checks, err := checksOf(h, true); err != nil || len(checks) != 0 {
 			t.Errorf("%v: %v, %v", h, checks, err)
 		}
 	}
@@ -140,5 +143,36 @@ func TestInterruptedUploadTellsWhy(t *testing.T) {
 	}()
 	if _, err := io.ReadAll(body); !errors.Is(err, cause) {
 		t.Errorf("%v; want the cause", err)
+	}
+}
+
+// TestDigests holds each algorithm to the published check value of "123456789".
+func TestDigests(t *testing.T) {
+	for name, want := range map[string]string{
+		"Content-Md5":              "JfnnlDI7RTiF9RgfG2JNCw==",
+		"X-Amz-Checksum-Crc32":     "y/Q5Jg==",
+		"X-Amz-Checksum-Crc32c":    "4waSgw==",
+		"X-Amz-Checksum-Crc64nvme": "rosUhgp5mIg=",
+		"X-Amz-Checksum-Sha1":      "98O8HYCOBHMq32eZZczDTKeuNEE=",
+		"X-Amz-Checksum-Sha256":    "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=",
+	} {
+		checks, err := checksOf(http.Header{name: {want}}, true)
+		if err != nil || len(checks) != 1 {
+			t.Errorf("%s: %v, %v", name, checks, err)
+			continue
+		}
+		for text, good := range map[string]bool{"123456789": true, "123456780": false} {
+			checks[0].hash.Reset()
+			body := &gatedBody{src: strings.NewReader(text), control: noDeadlines(), checks: checks, gate: func() error { return nil }}
+			if _, err := io.ReadAll(body); (err == nil) != good || body.opened != good {
+				t.Errorf("%s of %s: %v", name, text, err)
+			}
+		}
+	}
+	if _, err := checksOf(http.Header{"X-Amz-Checksum-Xxhash": {"x"}}, true); err == nil {
+		t.Error("a checksum that nobody can check was taken")
+	}
+	if checks, err := checksOf(http.Header{"X-Amz-Checksum-Crc32": {"x"}}, false); err != nil || len(checks) != 0 {
+		t.Errorf("the checksum of another body: %v, %v", checks, err)
 	}
 }

@@ -8,6 +8,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
@@ -31,16 +33,38 @@ type Backend struct {
 
 	// Settle is the longest time from the gate to the effect of a write in the store; 0 for a store in this process.
 	Settle time.Duration
+
+	// SettleLong is that of the operations for which a store takes longer: Copy and Complete. Settle if 0.
+	SettleLong time.Duration
 }
 
-// Config of a [Handler]. All fields but Metrics are needed.
+// settle is the settle time of an operation.
+func (b Backend) settle(operation string) time.Duration {
+	if operation == "CopyObject" || operation == "CompleteMultipartUpload" {
+		return max(b.Settle, b.SettleLong)
+	}
+	return b.Settle
+}
+
+// Uploads remembers who works on a multipart upload; [tokens.Registry] does.
+type Uploads interface {
+	TouchUpload(ctx context.Context, upload string, t tokens.Token) error
+	UploadToken(ctx context.Context, upload string) (tokens.Token, error)
+	ForgetUpload(ctx context.Context, upload string) error
+}
+
+// Config of a [Handler]. All fields but Metrics and Signatures are needed.
 type Config struct {
 	Fence    *tokens.Fence
+	Uploads  Uploads
 	Rules    *rules.Table
 	Backends map[string]Backend // by the names that Rules uses
 	Audit    *audit.Log
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
+
+	// Signatures verifies who sends a request. Where it is nil, everybody may come in.
+	Signatures *sigv4.Verifier
 
 	// BodyIdle is the longest wait for the next bytes of a body; 60 s if 0.
 	BodyIdle time.Duration
@@ -69,11 +93,12 @@ type exchange struct {
 	id      string
 	start   time.Time
 
-	who     identity
-	path    string // decoded, without the fence
-	op      operation
-	target  rules.Target // of an object; the zero Target elsewhere, but for Backend
-	highest tokens.Token // the highest token that the client was told of
+	accessKey string // of the verified signature; "" for anonymous requests
+	who       identity
+	path      string // decoded, without the fence
+	op        operation
+	target    rules.Target // of an object; the zero Target elsewhere, but for Backend
+	highest   tokens.Token // the highest token that the client was told of
 
 	bodyTouched bool // a Read of the body has been tried
 }
@@ -95,18 +120,13 @@ func requestID() string {
 }
 
 // serve finds the way of a request and goes it. An error that it returns has not been answered.
-func (x *exchange) serve() (err error) {
-	var badToken error
-	x.who, x.path, badToken = identify(x.r)
-	if x.op, err = parseOperation(x.r, x.path); badToken != nil {
-		err = badToken // told apart by what it wanted to do, if that can be read
-	}
-	if err == nil {
-		err = x.findTarget()
-	}
-	if err != nil {
+func (x *exchange) serve() error {
+	if err := x.find(); err != nil {
 		x.drain(drainTime)
 		return err
+	}
+	if isRead(x.r.Method) {
+		x.drain(drainTime) // a read has no use for a body, and the server would wait for it before it answers
 	}
 	switch x.op.way {
 	case listBuckets:
@@ -117,9 +137,45 @@ func (x *exchange) serve() (err error) {
 		return x.showFence()
 	case fenceRaise:
 		return x.raiseFence()
+	case deletesMany:
+		return x.deleteMany()
+	case createsUpload:
+		return x.createUpload()
+	case uploadsPart:
+		return x.uploadPart()
+	case abortsUpload:
+		return x.abortUpload()
 	default:
 		return x.writeThrough()
 	}
+}
+
+// find learns who sends the request, what it asks for and where that leads. What it learns stays beside an error, for the record.
+func (x *exchange) find() error {
+	var badToken, badOperation error
+	x.who, x.path, badToken = identify(x.r)
+	x.op, badOperation = parseOperation(x.r, x.path)
+	if err := x.authenticate(); err != nil {
+		return err // who may not come in is told nothing else
+	}
+	if badOperation == nil {
+		badOperation = x.findTarget()
+	}
+	if badToken != nil {
+		return badToken
+	}
+	return badOperation
+}
+
+// authenticate verifies the signature, headers only: the body verifies itself while it is read. Without access keys everybody may
+// come in, and signatures are not looked at.
+func (x *exchange) authenticate() error {
+	if x.h.Signatures == nil {
+		return nil
+	}
+	id, err := x.h.Signatures.Verify(x.r)
+	x.accessKey = id.AccessKey
+	return err
 }
 
 // findTarget asks the rules where the request leads.
@@ -135,6 +191,9 @@ func (x *exchange) findTarget() error {
 	switch {
 	case x.op.level == object:
 		x.target, _ = x.h.Rules.Object(x.op.bucket, x.op.key)
+		if _, copying := x.r.Header[headerCopySource]; copying && !isRead(x.r.Method) {
+			return x.findSource()
+		}
 	case x.op.way == lists:
 		if t, ok := x.h.Rules.Prefix(x.op.bucket, x.op.prefix); ok {
 			x.target = t
@@ -148,14 +207,29 @@ func (x *exchange) findTarget() error {
 	return nil
 }
 
+// findSource refuses a copy that no one store can make.
+func (x *exchange) findSource() error {
+	name, err := copySource(x.r.Header)
+	if err != nil {
+		return err
+	}
+	switch source, ok := x.h.Rules.Bucket(name); {
+	case !ok:
+		return &s3Error{http.StatusNotFound, noSuchBucket, "no entry of the configuration matches the source bucket " + strconv.Quote(name)}
+	case source.Backend != x.target.Backend:
+		return notImplemented("bucket %q and bucket %q are in different backends: copy by reading and writing", name, x.op.bucket)
+	}
+	return nil
+}
+
 // backend is where the request leads.
 func (x *exchange) backend() Backend { return x.h.Backends[x.target.Backend] }
 
 // claim is what the request says of itself to the fence.
 func (x *exchange) claim() tokens.Claim {
 	return tokens.Claim{
-		Resource: x.target.Resource, Token: x.who.token, Holder: x.who.holder,
-		MaxAdvance: tokens.Token(x.target.MaxAdvance), Settle: x.backend().Settle,
+		Resource: x.target.Resource, Token: x.who.token, Holder: x.who.holder, AccessKey: x.accessKey,
+		MaxAdvance: tokens.Token(x.target.MaxAdvance), Settle: x.backend().settle(x.op.name),
 	}
 }
 
@@ -166,6 +240,9 @@ func (x *exchange) toBackend() *http.Request {
 	u.Path, u.RawPath = x.path, ""
 	out.URL = &u
 	out.Header = withoutFence(x.r.Header)
+	if isRead(x.r.Method) {
+		out.Body, out.ContentLength = http.NoBody, 0
+	}
 	return &out
 }
 
@@ -194,7 +271,7 @@ func (x *exchange) tellFence(err error) {
 
 // lookFence tells the client where the fence stands, if it can be had: the headers are for people, and no answer depends on them.
 func (x *exchange) lookFence() {
-	if e, err := x.h.Fence.Highest(x.r.Context(), x.target.Resource); err == nil {
+	if e, err := x.h.Fence.Highest(x.detached(), x.target.Resource); err == nil {
 		x.sayFence(e)
 	}
 }
@@ -204,7 +281,7 @@ func (x *exchange) record(a answer, err error) {
 	rec := audit.Record{
 		Kind: audit.KindRefusal, Code: a.name, Detail: err.Error(), Operation: x.op.name,
 		Bucket: x.op.bucket, Key: x.op.key, Resource: x.target.Resource,
-		Token: int64(x.who.token), Highest: int64(x.highest), Holder: x.who.holder,
+		Token: int64(x.who.token), Highest: int64(x.highest), Holder: x.who.holder, AccessKey: x.accessKey,
 		Client: x.r.RemoteAddr, UserAgent: x.r.UserAgent(), RequestID: x.id,
 	}
 	attrs := []any{

@@ -45,7 +45,11 @@ func newFixture(t *testing.T, b Backend, entries ...rules.Rule) *fixture {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	registry, err := sqlite.Open(t.Context(), dir, sqlite.Options{Create: true})
+	lock, err := sqlite.Lock(dir, "a test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := sqlite.Open(t.Context(), lock, sqlite.Options{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +59,14 @@ func newFixture(t *testing.T, b Backend, entries ...rules.Rule) *fixture {
 	}
 	fence := tokens.NewFence(registry, tokens.Options{RaiseWait: 2 * time.Second})
 	server := httptest.NewServer(New(Config{
-		Fence: fence, Rules: table, Backends: map[string]Backend{"test": b}, Audit: log, Log: slog.New(slog.DiscardHandler),
+		Fence: fence, Uploads: registry, Rules: table, Backends: map[string]Backend{"test": b}, Audit: log, Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(func() {
 		server.Close()
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = fence.Close(ctx) // some tests leave writes in doubt
-		if err := errors.Join(log.Close(), registry.Close()); err != nil {
+		if err := errors.Join(log.Close(), registry.Close(), lock.Release()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -21,14 +21,18 @@ const (
 type way int
 
 const (
-	reads        way = iota // announces its token, then goes to the backend
-	lists                   // the same, where its prefix lies within one resource
-	writes                  // crosses the gate of its object
-	bucketWrites            // follows the bucket's policy
-	fenceShow               // ours: GET ?fence
-	fenceRaise              // ours: PUT ?fence
-	listBuckets             // gathers from all backends
-	notYet                  // a known operation whose way through the fence is not built: 501
+	reads         way = iota // announces its token, then goes to the backend
+	lists                    // the same, where its prefix lies within one resource
+	writes                   // crosses the gate of its object
+	bucketWrites             // follows the bucket's policy
+	deletesMany              // crosses the gates of many objects, judged one by one
+	createsUpload            // announces its token: nothing is visible yet
+	uploadsPart              // is refused early, and crosses no gate: nothing is visible yet
+	abortsUpload             // as a write, but a stale holder may clear away what is its own
+	fenceShow                // ours: GET ?fence
+	fenceRaise               // ours: PUT ?fence
+	listBuckets              // gathers from all backends
+	notYet                   // a known operation whose way through the fence is not built: 501
 )
 
 // An operation is what a request asks for. Its key is percent-decoded: one object has one key, however it is spelled.
@@ -39,6 +43,7 @@ type operation struct {
 	bucket string
 	key    string
 	prefix string // of a list
+	upload string // the id of a multipart upload
 }
 
 // A sub is a sub-resource: the query parameter that turns a request into another operation. The fields name the operation per
@@ -115,16 +120,19 @@ var plain = map[level]sub{
 	object:  {"GetObject", "PutObject", "", "DeleteObject"},
 }
 
-// writeParameters may stand in the query of a write beside its sub-resource. Any other could change what a store does, so that
-// we would fence one operation and it would carry out another.
-var writeParameters = []string{"x-id", "partNumber", "select-type", "id"}
+// writeParameters may stand in the query of a write, some only beside a sub-resource. Any other could change what a store does, so
+// that we would fence one operation and it would carry out another.
+var writeParameters = map[string]string{"x-id": "", "partNumber": "uploadId", "select-type": "select", "lease": "fence"}
 
 // ways are those of the operations that neither read nor are not yet built. Writes that are missing here are refused.
 var ways = map[string]way{
 	"ListBuckets": listBuckets,
 	"ListObjects": lists, "ListObjectsV2": lists, "ListObjectVersions": lists, "ListMultipartUploads": lists,
 	"SelectObjectContent": reads,
-	"PutObject":           writes, "DeleteObject": writes,
+	"PutObject":           writes, "DeleteObject": writes, "CopyObject": writes, "CompleteMultipartUpload": writes,
+	"PutObjectTagging": writes, "DeleteObjectTagging": writes,
+	"DeleteObjects":         deletesMany,
+	"CreateMultipartUpload": createsUpload, "UploadPart": uploadsPart, "UploadPartCopy": uploadsPart, "AbortMultipartUpload": abortsUpload,
 	"CreateBucket": bucketWrites, "DeleteBucket": bucketWrites,
 	"ShowFence": fenceShow, "AnnounceToken": fenceRaise,
 }
@@ -144,14 +152,30 @@ func parseOperation(r *http.Request, path string) (op operation, err error) {
 		return op, err
 	}
 	op.name = operationName(r, op.level, subs, query)
-	op.prefix = query.Get("prefix")
+	op.prefix, op.upload = query.Get("prefix"), query.Get("uploadId")
 	if op.way, err = op.chooseWay(r.Method, query); err != nil {
 		return op, err
 	}
 	return op, nil
 }
 
+const headerCopySource = "X-Amz-Copy-Source"
+
+// copySource is the bucket that CopyObject and UploadPartCopy read from: "/bucket/key" or "bucket/key", percent-encoded, and perhaps a
+// version behind it.
+func copySource(h http.Header) (bucket string, err error) {
+	source, err := url.PathUnescape(strings.TrimPrefix(h.Get(headerCopySource), "/"))
+	bucket, key, ok := strings.Cut(source, "/")
+	if err != nil || !ok || bucket == "" || key == "" || len(h.Values(headerCopySource)) != 1 {
+		return "", badRequest(invalidArgument, "x-amz-copy-source must be one bucket/key, percent-encoded")
+	}
+	return bucket, nil
+}
+
 func isRead(method string) bool { return method == http.MethodGet || method == http.MethodHead }
+
+// maxKey is how long S3 lets a key be, in bytes ("Creating object key names").
+const maxKey = 1024
 
 // splitPath takes a path-style path apart. What follows the slash behind the bucket is the key, with whatever slashes it has.
 func splitPath(path string) (operation, error) {
@@ -167,8 +191,11 @@ func splitPath(path string) (operation, error) {
 	case op.bucket != "":
 		op.level = bucket
 	}
-	if op.bucket == "" && rest != "" {
+	switch {
+	case op.bucket == "" && rest != "":
 		return op, badRequest("InvalidBucketName", "the path %q has no bucket", path)
+	case len(op.key) > maxKey:
+		return op, badRequest("KeyTooLongError", "a key has at most %d bytes, this one has %d", maxKey, len(op.key))
 	}
 	return op, nil
 }
@@ -181,8 +208,8 @@ func subResources(method string, l level, query url.Values) (subs []string, err 
 			subs = append(subs, name)
 			continue
 		}
-		lease := name == "lease" && query.Has("fence")
-		if isRead(method) || lease || slices.Contains(writeParameters, name) {
+		beside, ok := writeParameters[name]
+		if isRead(method) || ok && (beside == "" || query.Has(beside)) {
 			continue
 		}
 		return nil, notImplemented("the query parameter %q is not known to %s: what a store makes of it cannot be fenced", name, method)
@@ -203,7 +230,8 @@ func operationName(r *http.Request, l level, subs []string, query url.Values) st
 		}
 	}
 	name := table.name(r.Method)
-	copying := r.Header.Get("X-Amz-Copy-Source") != ""
+	_, copying := r.Header[headerCopySource]
+	_, appending := r.Header["X-Amz-Write-Offset-Bytes"]
 	switch {
 	case name == "GetObject" && r.Method == http.MethodHead:
 		return "HeadObject"
@@ -215,7 +243,7 @@ func operationName(r *http.Request, l level, subs []string, query url.Values) st
 		return "CopyObject"
 	case name == "UploadPart" && copying:
 		return "UploadPartCopy"
-	case name == "PutObject" && r.Header.Get("X-Amz-Write-Offset-Bytes") != "":
+	case name == "PutObject" && appending:
 		return "AppendObject"
 	}
 	return name
@@ -233,7 +261,7 @@ func (op *operation) chooseWay(method string, query url.Values) (way, error) {
 	case isRead(method):
 		return reads, nil
 	case op.name == "":
-		return notYet, notImplemented("%s on a %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"service", "bucket", "object"}[op.level])
+		return notYet, notImplemented("%s on %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"the service", "a bucket", "an object"}[op.level])
 	}
 	return notYet, notImplemented("%s cannot be fenced by this version", op.name)
 }

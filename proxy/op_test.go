@@ -35,6 +35,15 @@ func TestOperations(t *testing.T) {
 		{"POST", "/b/a?select&select-type=2", "", "SelectObjectContent", reads, "b", "a"},
 		{"PUT", "/b/a?x-id=PutObject", "", "PutObject", writes, "b", "a"},
 		{"DELETE", "/b/a", "", "DeleteObject", writes, "b", "a"},
+		{"PUT", "/b/a", "X-Amz-Copy-Source: /b/c", "CopyObject", writes, "b", "a"},
+		{"PUT", "/b/a", "X-Amz-Copy-Source: ", "CopyObject", writes, "b", "a"},
+		{"PUT", "/b/a?partNumber=1&uploadId=7", "", "UploadPart", uploadsPart, "b", "a"},
+		{"PUT", "/b/a?partNumber=1&uploadId=7", "X-Amz-Copy-Source: /b/c", "UploadPartCopy", uploadsPart, "b", "a"},
+		{"POST", "/b/a?uploads", "", "CreateMultipartUpload", createsUpload, "b", "a"},
+		{"POST", "/b/a?uploadId=7", "", "CompleteMultipartUpload", writes, "b", "a"},
+		{"DELETE", "/b/a?uploadId=7", "", "AbortMultipartUpload", abortsUpload, "b", "a"},
+		{"PUT", "/b/a?tagging", "", "PutObjectTagging", writes, "b", "a"},
+		{"POST", "/b?delete", "", "DeleteObjects", deletesMany, "b", ""},
 		{"GET", "/b/a?fence", "", "ShowFence", fenceShow, "b", "a"},
 		{"PUT", "/b/a?fence", "", "AnnounceToken", fenceRaise, "b", "a"},
 		// spellings: what follows the slash behind the bucket is the key, decoded once
@@ -51,6 +60,9 @@ func TestOperations(t *testing.T) {
 		{"PUT", "/b/%C3%A9", "", "PutObject", writes, "b", "é"},
 	} {
 		r := httptest.NewRequest(c.method, "http://host"+c.target, nil)
+		if name, value, ok := strings.Cut(c.header, ": "); ok {
+			r.Header.Set(name, value)
+		}
 		op, err := parseOperation(r, r.URL.Path)
 		if err != nil || op.name != c.name || op.way != c.way || op.bucket != c.bucket || op.key != c.key {
 			t.Errorf("%s %s: %+v, %v; want %s, way %d, bucket %q, key %q", c.method, c.target, op, err, c.name, c.way, c.bucket, c.key)
@@ -61,18 +73,10 @@ func TestOperations(t *testing.T) {
 // TestUnknownWritesAreRefused: what we do not know by name, a store may carry out as something else than we have fenced.
 func TestUnknownWritesAreRefused(t *testing.T) {
 	for _, c := range []struct{ method, target, header, name string }{
-		{"PUT", "/b/a", "X-Amz-Copy-Source: /b/c", "CopyObject"},
 		{"PUT", "/b/a", "X-Amz-Write-Offset-Bytes: 3", "AppendObject"},
-		{"PUT", "/b/a?partNumber=1&uploadId=7", "", "UploadPart"},
-		{"PUT", "/b/a?partNumber=1&uploadId=7", "X-Amz-Copy-Source: /b/c", "UploadPartCopy"},
-		{"POST", "/b/a?uploads", "", "CreateMultipartUpload"},
-		{"POST", "/b/a?uploadId=7", "", "CompleteMultipartUpload"},
-		{"DELETE", "/b/a?uploadId=7", "", "AbortMultipartUpload"},
 		{"PUT", "/b/a?acl", "", "PutObjectAcl"},
-		{"PUT", "/b/a?tagging", "", "PutObjectTagging"},
 		{"PUT", "/b/a?renameObject", "", "RenameObject"},
 		{"POST", "/b/a?restore", "", "RestoreObject"},
-		{"POST", "/b?delete", "", "DeleteObjects"},
 		{"POST", "/b", "", "PostObject"},
 		{"PUT", "/b?versioning", "", "PutBucketVersioning"},
 		{"POST", "/b/a?fence&lease=30s", "", "TakeLock"},
@@ -80,6 +84,10 @@ func TestUnknownWritesAreRefused(t *testing.T) {
 		{"DELETE", "/b/a?fence", "", "ReleaseLock"},
 		{"POST", "/b/a?fence", "", "TakeLock"},
 		{"PUT", "/b/a?unknown", "", ""},
+		{"PUT", "/b/a?partNumber=1", "", ""},
+		{"PUT", "/b/a?select-type=2", "", ""},
+		{"PUT", "/b/a?lease=1", "", ""},
+		{"PUT", "/b/a", "X-Amz-Write-Offset-Bytes: ", "AppendObject"},
 		{"PUT", "/b/a?Acl", "", ""},
 		{"PUT", "/b/a?versionId=1", "", ""},
 		{"DELETE", "/b/a?versionId=1", "", ""},
@@ -126,4 +134,16 @@ func FuzzOperation(f *testing.F) {
 			t.Fatalf("%s %q?%q is taken for the read %s", method, path, query, op.name)
 		}
 	})
+}
+
+func TestCopySource(t *testing.T) {
+	for source, want := range map[string]string{
+		"/b/a": "b", "b/a": "b", "b/a%2Fc?versionId=3": "b", "b%2Fa": "b", "/b//a": "b",
+		"": "", "b": "", "/b/": "", "//a": "", "b/%zz": "",
+	} {
+		got, err := copySource(http.Header{headerCopySource: {source}})
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", source, got, err, want)
+		}
+	}
 }

@@ -45,7 +45,7 @@ func (x *exchange) announce() (tokens.Entry, error) {
 	if x.target.HolderRequired && x.who.holder == "" {
 		return tokens.Entry{Resource: x.target.Resource}, &ruleError{holderRequired, "a token is raised only with a holder here: send " + headerHolder + " beside it"}
 	}
-	return x.h.Fence.Announce(x.r.Context(), x.claim())
+	return x.h.Fence.Announce(x.detached(), x.claim())
 }
 
 // showFence answers GET ?fence.
@@ -53,7 +53,7 @@ func (x *exchange) showFence() error {
 	if !x.target.Fenced {
 		return x.notFenced()
 	}
-	e, err := x.h.Fence.Highest(x.r.Context(), x.target.Resource)
+	e, err := x.h.Fence.Highest(x.detached(), x.target.Resource)
 	if err != nil {
 		return err
 	}

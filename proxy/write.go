@@ -3,10 +3,12 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,7 +30,7 @@ func (x *exchange) writeThrough() error {
 		return err
 	}
 	if !x.target.Fenced {
-		return x.passBody(x.detached(), checks, ungated{})
+		return x.tell(x.throughStore(x.detached(), checks, ungated{}))
 	}
 	w, err := x.h.Fence.Begin(x.detached(), x.claim())
 	if err != nil {
@@ -36,35 +38,66 @@ func (x *exchange) writeThrough() error {
 		return err
 	}
 	defer w.End() // a panic between gate and store leaves the write in doubt
-	return x.passBody(w.Context(), checks, &gated{Write: w, x: x})
+	rec, err := x.throughStore(w.Context(), checks, &gated{Write: w, x: x})
+	if err == nil && x.op.upload != "" && outcomeOf(rec.status) == done {
+		x.forgetUpload()
+	}
+	return x.tell(rec, err)
 }
 
 // detached is a context that does not end with the client: past the gate a write no longer depends on it. Before the gate, a
 // client that leaves ends its body.
 func (x *exchange) detached() context.Context { return context.WithoutCancel(x.r.Context()) }
 
-// demand is what the rules ask of a write, whatever the fence says of its token.
+// demand is what the rules ask of a write, whatever the fence says of its token, and what S3 asks of a body.
 func (x *exchange) demand() ([]check, error) {
-	t := &x.target
-	switch {
-	case t.Token == rules.Required && x.who.token == 0:
-		return nil, &ruleError{tokenRequired, "this write needs a fencing token: send it as " + headerToken + ", in the endpoint path or in the session token"}
-	case t.HolderRequired && x.who.holder == "":
-		return nil, &ruleError{holderRequired, "this write has to say who its holder is: send " + headerHolder + " beside the token"}
-	case t.RequireCondition && !conditional(x.r.Header):
+	if err := x.who.meets(x.target.Policy); err != nil {
+		return nil, err
+	}
+	conditional := conditional(x.r.Header) || !slices.Contains(conditionable, x.op.name)
+	creates := slices.Contains(creating, x.op.name)
+	switch length := x.r.Header.Get("Content-Length"); {
+	case x.target.RequireCondition && !conditional:
 		return nil, &ruleError{conditionRequired, "this write needs a condition: send If-Match with the ETag that it replaces, or If-None-Match: *"}
-	case x.op.name == "PutObject" && x.r.ContentLength < 0:
+	case x.target.WriteOnce && creates && x.r.Header.Get("If-Match") != "":
+		return nil, &ruleError{objectExists, "its rule says write_once: an object is never overwritten, and If-Match asks for that"}
+	case x.streams() && x.r.ContentLength < 0:
 		return nil, notImplemented("a body of unknown length (Transfer-Encoding: chunked) is not taken, as S3 does not take it: send Content-Length")
-	case x.op.name == "PutObject" && x.r.Header.Get("Content-Length") == "":
+	case x.streams() && length == "":
 		// net/http takes this for an empty body, and an object would become empty by a slip.
 		return nil, &s3Error{http.StatusLengthRequired, missingContentLength, "send Content-Length; for an empty object, send 0"}
 	}
-	return checksOf(x.r.Header)
+	return checksOf(x.r.Header, x.streams())
+}
+
+// conditionable are the operations that S3 lets a client put a condition on.
+var conditionable = []string{"PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject"}
+
+// creating are those of them that can be told not to overwrite.
+var creating = conditionable[:3]
+
+// streams says whether the body is an object's content, which flows on as it comes. Other bodies are small and read whole first.
+func (x *exchange) streams() bool { return x.op.name == "PutObject" || x.op.name == "UploadPart" }
+
+// meets says whether a writer is what a rule asks for.
+func (id identity) meets(p rules.Policy) error {
+	switch {
+	case p.Token == rules.Required && id.token == 0:
+		return &ruleError{tokenRequired, "this write needs a fencing token: send it as " + headerToken + ", in the endpoint path or in the session token"}
+	case p.HolderRequired && id.holder == "":
+		return &ruleError{holderRequired, "this write has to say who its holder is: send " + headerHolder + " beside the token"}
+	}
+	return nil
 }
 
 // A passage is what a write has to do with the fence. ungated is that of keys that no rule fences.
 type passage interface {
 	admit() error
+	settler
+}
+
+// A settler is told what became of an admitted write.
+type settler interface {
 	Done()
 	Failed()
 	InDoubt() (proven func())
@@ -84,26 +117,31 @@ type gated struct {
 
 func (g *gated) admit() error {
 	start := time.Now()
-	err := g.Admit(g.x.r.Context())
+	err := g.Admit(g.x.detached()) // the body is here and good: its client, which may have shut its side, is not needed to decide
 	g.x.h.metrics.gateWait(time.Since(start))
 	return err
 }
 
-// passBody lets the backend read the body and act, settles, and tells the client. ctx ends when the upload is to be cut off.
-func (x *exchange) passBody(ctx context.Context, checks []check, p passage) error {
+// throughStore lets the backend read the body and act, and settles. What the backend said is returned, and not told to the client
+// yet. ctx ends when the upload is to be cut off.
+func (x *exchange) throughStore(ctx context.Context, checks []check, p passage) (*recorder, error) {
 	body := &gatedBody{src: x.r.Body, control: x.control, idle: x.h.BodyIdle, gate: p.admit, checks: checks}
 	stopWatching := watch(ctx, body)
 	rec := newRecorder(x.w.Header())
 	err := x.callBackend(ctx, rec, body)
 	stopWatching()
+	x.bodyTouched = body.touched
+	if body.interrupted() {
+		x.w.Header().Set("Connection", "close")
+	}
 	if err != nil {
 		x.drain(drainInterrupted)
-		return err
+		return nil, err
 	}
 	if !body.opened {
-		return x.answeredEarly(rec)
+		return rec, x.answeredEarly(rec)
 	}
-	return x.settle(rec, p)
+	return rec, x.settle(rec, p)
 }
 
 // watch interrupts the body when ctx ends. stop waits for an interruption under way, which must not hit the next request.
@@ -117,17 +155,15 @@ func watch(ctx context.Context, body *gatedBody) (stop func()) {
 		if !stopFunc() {
 			<-done
 		}
-		body.disarm()
 	}
 }
 
 // callBackend runs the backend up to its answer. Its error says that the body came to no end, so that the store has changed nothing.
 func (x *exchange) callBackend(ctx context.Context, rec *recorder, body *gatedBody) error {
-	x.bodyTouched = x.r.ContentLength != 0
 	out := x.toBackend().WithContext(ctx)
 	x.addConditions(out)
 	out.Body = body
-	if x.op.name != "PutObject" || x.r.ContentLength == 0 {
+	if !x.streams() || x.r.ContentLength == 0 {
 		// Nothing worth holding back: the body is read, and the gate passed, before the store is called.
 		small, err := io.ReadAll(io.LimitReader(body, maxSmall+1))
 		if err != nil {
@@ -142,8 +178,8 @@ func (x *exchange) callBackend(ctx context.Context, rec *recorder, body *gatedBo
 	return body.failure()
 }
 
-// maxSmall bounds the bodies that are read whole: those of operations other than PutObject, in bytes.
-const maxSmall = 1 << 20
+// maxSmall bounds the bodies that are read whole, in bytes. The largest are lists of 10,000 parts.
+const maxSmall = 4 << 20
 
 // runBackend makes a panic in a backend an answer that never came.
 func (x *exchange) runBackend(rec *recorder, out *http.Request) {
@@ -158,8 +194,7 @@ func (x *exchange) runBackend(rec *recorder, out *http.Request) {
 
 // addConditions is write_once: the store itself refuses to overwrite.
 func (x *exchange) addConditions(out *http.Request) {
-	if x.target.WriteOnce && x.op.name == "PutObject" {
-		out.Header.Del("If-Match")
+	if x.target.WriteOnce && slices.Contains(creating, x.op.name) {
 		out.Header.Set("If-None-Match", "*")
 	}
 }
@@ -170,7 +205,7 @@ func (x *exchange) answeredEarly(rec *recorder) error {
 	if outcomeOf(rec.status) != failed {
 		return errors.New("the backend answered " + strconv.Itoa(rec.status) + " to a write before it had the whole body")
 	}
-	return x.replay(rec)
+	return nil
 }
 
 type outcome int
@@ -192,9 +227,25 @@ func outcomeOf(status int) outcome {
 	return unknown
 }
 
-// settle tells the fence what became of an admitted write, and then the client.
-func (x *exchange) settle(rec *recorder, p passage) error {
-	switch outcomeOf(rec.status) {
+// outcome reads the whole answer: S3 begins to answer Complete and Copy before it knows, with 200, and may put an error inside.
+func (rec *recorder) outcome() outcome {
+	var inside struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string
+	}
+	if rec.status != http.StatusOK || xml.Unmarshal(rec.body, &inside) != nil {
+		return outcomeOf(rec.status)
+	}
+	switch inside.Code {
+	case internalError, slowDown, serviceUnavailable, "":
+		return unknown
+	}
+	return failed
+}
+
+// settle tells the fence what became of an admitted write.
+func (x *exchange) settle(rec *recorder, p settler) error {
+	switch rec.outcome() {
 	case done:
 		p.Done()
 	case failed:
@@ -206,16 +257,19 @@ func (x *exchange) settle(rec *recorder, p passage) error {
 	if rec.status == http.StatusPreconditionFailed && x.existsByRule() {
 		return &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
 	}
-	return x.replay(rec)
+	return nil
 }
 
 // existsByRule says that it was the rule's condition and not the client's own that was not met.
 func (x *exchange) existsByRule() bool {
-	return x.target.WriteOnce && x.r.Header.Get("If-None-Match") == ""
+	return x.target.WriteOnce && x.r.Header.Get("If-None-Match") == "" && slices.Contains(creating, x.op.name)
 }
 
-// replay tells the client what the backend said.
-func (x *exchange) replay(rec *recorder) error {
+// tell tells the client what the backend said.
+func (x *exchange) tell(rec *recorder, err error) error {
+	if err != nil {
+		return err
+	}
 	if x.target.Fenced {
 		x.lookFence()
 	}

@@ -55,7 +55,7 @@ type Options struct {
 	Idle      time.Duration // an unused resource leaves memory after this time; 10 min
 	Resources int           // about how many resources stay in memory; 100,000
 
-	// Raised, where it is set, is told of every token that was newly recorded. It must not block.
+	// Raised, where it is set, is told of every token that was newly recorded, unless its claim is Audited. It must not block.
 	Raised func(Claim)
 }
 
@@ -98,7 +98,7 @@ func (f *Fence) Begin(ctx context.Context, c Claim) (*Write, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.judge(ctx, res, c); err != nil {
+	if err := f.judge(ctx, res, &c); err != nil {
 		f.unpin(res)
 		return nil, err
 	}
@@ -106,10 +106,7 @@ func (f *Fence) Begin(ctx context.Context, c Claim) (*Write, error) {
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	res.shard.mu.Lock()
 	defer res.shard.mu.Unlock()
-	res.uploads[w] = struct{}{}
-	if c.Token < res.mark { // it moved after we judged
-		w.cancel(res.stale(c))
-	}
+	w.enlist() // the mark may have moved after we judged
 	return w, nil
 }
 
@@ -122,7 +119,7 @@ func (f *Fence) Announce(ctx context.Context, c Claim) (Entry, error) {
 		return Entry{Resource: c.Resource}, err
 	}
 	defer f.unpin(res)
-	if err = f.judge(ctx, res, c); err == nil {
+	if err = f.judge(ctx, res, &c); err == nil {
 		err = f.reach(ctx, res, c, nil)
 	}
 	res.shard.mu.Lock()
@@ -151,7 +148,7 @@ func (f *Fence) Highest(ctx context.Context, resource string) (Entry, error) {
 }
 
 // Reset sets the token of a resource, lower ones included, and starts a new generation of it. It waits, as long as ctx lets it,
-// until every write past the gate has settled; new ones wait meanwhile.
+// until every write past the gate has settled; new ones wait meanwhile. Writes that have begun and not passed the gate are refused.
 func (f *Fence) Reset(ctx context.Context, resource string, t Token) (Entry, error) {
 	res, err := f.pin(ctx, resource)
 	if err != nil {
@@ -168,8 +165,8 @@ func (f *Fence) Reset(ctx context.Context, resource string, t Token) (Entry, err
 	res.resetting = false
 	res.grant = Grant{} // also after an error: whether the registry did it is unknown then, and a raise will ask
 	if err == nil {
-		res.mark, res.recorded, res.holder = t, t, e.Holder
-		res.generation = e.Generation
+		res.mark, res.recorded, res.holder, res.row = t, t, e.Holder, 0
+		res.generation = e.Generation // what began before belongs to the old one, whatever its token
 		res.cancelStale()
 	}
 	res.broadcast()
@@ -185,7 +182,7 @@ func (f *Fence) hold(ctx context.Context, res *resource) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if res.resetting {
-		return fmt.Errorf("%s is being reset already", res.name)
+		return fmt.Errorf("%w: %s", ErrResetting, res.name)
 	}
 	res.resetting = true
 	for len(res.open) > 0 || len(res.raises) > 0 {
@@ -226,9 +223,9 @@ func (f *Fence) Close(ctx context.Context) error {
 		sh := &f.shards[i]
 		sh.mu.Lock()
 		for _, res := range sh.resources {
-			if len(res.open) == 0 && res.grant.ID != 0 {
-				idle = append(idle, res.grant.ID)
-				res.grant = Grant{}
+			if len(res.open) == 0 && res.row != 0 {
+				idle = append(idle, res.row)
+				res.grant, res.row = Grant{}, 0
 			}
 		}
 		sh.mu.Unlock()

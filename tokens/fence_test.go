@@ -23,6 +23,7 @@ type memory struct {
 	incarnation uint64                  // guarded by mu
 	raises      int                     // guarded by mu
 	hold        chan struct{}           // where it is set, an answer of Raise waits for it
+	holdFor     func(tokens.Claim) bool // which answers do; nil: all
 	err         error                   // guarded by mu
 }
 
@@ -32,7 +33,7 @@ func newMemory() *memory {
 
 func (m *memory) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, error) {
 	g, err := m.record(c)
-	if m.hold != nil && err == nil {
+	if m.hold != nil && err == nil && (m.holdFor == nil || m.holdFor(c)) {
 		select {
 		case <-m.hold:
 		case <-ctx.Done():
@@ -56,7 +57,11 @@ func (m *memory) record(c tokens.Claim) (g tokens.Grant, err error) {
 		return g, &tokens.ConflictError{Resource: c.Resource, Token: c.Token, Holder: c.Holder, Bound: e.Holder}
 	}
 	m.entries[c.Resource] = tokens.Entry{Resource: c.Resource, Token: c.Token, Holder: c.Holder}
-	return tokens.Grant{ID: tokens.GrantID(m.raises), Token: c.Token, Holder: c.Holder, Settle: c.Settle, Incarnation: m.incarnation, Raised: c.Token > e.Token}, nil
+	id := tokens.GrantID(m.raises)
+	if c.Settle == 0 {
+		id = 0
+	}
+	return tokens.Grant{ID: id, Token: c.Token, Holder: c.Holder, Settle: c.Settle, Incarnation: m.incarnation, Raised: c.Token > e.Token}, nil
 }
 
 func (m *memory) Lookup(_ context.Context, resource string) (tokens.Entry, error) {
@@ -81,9 +86,14 @@ func (m *memory) Incarnation() uint64 {
 	return m.incarnation
 }
 
-func (m *memory) GiveBack(context.Context, ...tokens.GrantID) error                 { return nil }
-func (m *memory) List(context.Context, string, string, int) ([]tokens.Entry, error) { return nil, nil }
-func (m *memory) Close() error                                                      { return nil }
+func (m *memory) TouchUpload(context.Context, string, tokens.Token) error   { return nil }
+func (m *memory) UploadToken(context.Context, string) (tokens.Token, error) { return 0, nil }
+func (m *memory) ForgetUpload(context.Context, string) error                { return nil }
+func (m *memory) GiveBack(context.Context, ...tokens.GrantID) error         { return nil }
+func (m *memory) Close() error                                              { return nil }
+func (m *memory) List(context.Context, string, string, int) ([]tokens.Entry, error) {
+	return nil, nil
+}
 
 func (m *memory) set(f func()) {
 	m.mu.Lock()
@@ -264,6 +274,38 @@ func TestHolders(t *testing.T) {
 	})
 }
 
+// TestAnswersThatOvertake: the raise that bound the token to a holder is answered before the one that did not.
+func TestAnswersThatOvertake(t *testing.T) {
+	inBubble(t, tokens.Options{}, func(t *testing.T, m *memory, f *tokens.Fence) {
+		m.hold = make(chan struct{})
+		m.holdFor = func(c tokens.Claim) bool { return c.Holder == "" }
+		nameless := claim(5)
+		nameless.Settle = 0
+		bound := nameless
+		bound.Holder = "a"
+		result := make(chan error, 1)
+		go func() {
+			_, err := admit(f, nameless)
+			result <- err
+		}()
+		synctest.Wait()
+		w, err := admit(f, bound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Done()
+		w.End()
+		close(m.hold)
+		var conflict *tokens.ConflictError
+		if err := <-result; !errors.As(err, &conflict) || conflict.Bound != "a" {
+			t.Errorf("the nameless writer: %v; want a conflict with a", err)
+		}
+		if _, err := admit(f, nameless); !errors.As(err, &conflict) {
+			t.Errorf("another one: %v; want a conflict with a", err)
+		}
+	})
+}
+
 func TestMaxAdvance(t *testing.T) {
 	inBubble(t, tokens.Options{}, func(t *testing.T, m *memory, f *tokens.Fence) {
 		within := func(n tokens.Token) error {
@@ -303,6 +345,25 @@ func TestMaxAdvance(t *testing.T) {
 		if err := within(1040); !errors.As(err, &tooFar) || tooFar.Highest != 1020 {
 			t.Fatal(err)
 		}
+	})
+}
+
+// TestMaxAdvanceIsJudgedAtTheGate: when the upload began there was no token on record, and any first one was free.
+func TestMaxAdvanceIsJudgedAtTheGate(t *testing.T) {
+	inBubble(t, tokens.Options{}, func(t *testing.T, m *memory, f *tokens.Fence) {
+		far := claim(1 << 60)
+		far.MaxAdvance = 10
+		slow, err := f.Begin(context.Background(), far)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer slow.End()
+		mustWrite(t, f, 5)
+		var tooFar *tokens.TooFarError
+		if err := slow.Admit(context.Background()); !errors.As(err, &tooFar) || tooFar.Highest != 5 {
+			t.Errorf("%v; want it too far", err)
+		}
+		mustWrite(t, f, 5)
 	})
 }
 
@@ -408,4 +469,60 @@ func BenchmarkSteadyWrite(b *testing.B) {
 			w.End()
 		}
 	})
+}
+
+// TestBatchesDoNotDeadlock: 32 requests write to the same resources in opposite orders. Each passes whole or is refused whole, and
+// while it is past the gate nobody with a higher token is told yes on any of its resources.
+func TestBatchesDoNotDeadlock(t *testing.T) {
+	m := newMemory()
+	f := tokens.NewFence(m, tokens.Options{RaiseWait: time.Minute})
+	var mu sync.Mutex
+	answered := map[string]tokens.Token{}
+	resources := []string{"a", "b", "c", "d"}
+	var batches sync.WaitGroup
+	passed := 0
+	for i := range 32 {
+		batches.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			for n := range 100 {
+				c := tokens.Claim{Token: tokens.Token(n + rnd.IntN(5)), Settle: time.Nanosecond}
+				var writes []*tokens.Write
+				for _, k := range rnd.Perm(len(resources)) {
+					c.Resource = resources[k]
+					if w, err := f.Begin(context.Background(), c); err == nil {
+						writes = append(writes, w)
+					}
+				}
+				failed, err := tokens.AdmitAll(context.Background(), writes)
+				if err == nil && failed == nil {
+					mu.Lock()
+					passed++
+					for _, w := range writes {
+						if c.Token < answered[w.Claim().Resource] {
+							t.Errorf("token %d took effect on %s after %d was answered", c.Token, w.Claim().Resource, answered[w.Claim().Resource])
+						}
+					}
+					mu.Unlock()
+					for _, w := range writes {
+						w.Done()
+					}
+					mu.Lock()
+					for _, w := range writes {
+						answered[w.Claim().Resource] = max(answered[w.Claim().Resource], c.Token)
+					}
+					mu.Unlock()
+				}
+				for _, w := range writes {
+					w.End()
+				}
+			}
+		})
+	}
+	batches.Wait()
+	if err := f.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if passed < 100 || f.Stats().Open != 0 {
+		t.Errorf("%d batches passed, %+v", passed, f.Stats())
+	}
 }

@@ -47,6 +47,16 @@ type Registry interface {
 	// for the grants of other runs and instances as Raise does, whatever their tokens. The caller has drained its own.
 	Reset(ctx context.Context, resource string, t Token) (Entry, error)
 
+	// TouchUpload records that a writer with token t works on a multipart upload. An upload's token is the highest that ever
+	// did; it says who may abort it. Names are the caller's, one per upload.
+	TouchUpload(ctx context.Context, upload string, t Token) error
+
+	// UploadToken returns an upload's token; 0 where it has none.
+	UploadToken(ctx context.Context, upload string) (Token, error)
+
+	// ForgetUpload ends the record of an upload that is completed or aborted.
+	ForgetUpload(ctx context.Context, upload string) error
+
 	// Close lets the registry go. Grants that were not given back stay, and hold the next run up until they have settled.
 	Close() error
 }
@@ -57,6 +67,7 @@ type Claim struct {
 	Token     Token
 	Holder    string // "" where the client does not name itself
 	AccessKey string // recorded for the operator; not judged
+	Audited   bool   // who makes the claim puts it on record; Options.Raised is not told
 
 	// MaxAdvance, where it is not 0, is how far Token may go beyond what the registry has recorded; a resource's first token is
 	// free. The Fence judges it before anything moves; a registry does not.
@@ -66,6 +77,8 @@ type Claim struct {
 	// keeps it with the grant: should this process die, a later run waits so long. 0 where the death of the process ends
 	// its writes, too (a store in the same process).
 	Settle time.Duration
+
+	generation int64 // of the resource when the claim was first judged
 }
 
 // A GrantID names one grant of one registry and is never used twice; 0 names none.
@@ -103,6 +116,17 @@ func (e *TooFarError) Error() string {
 	return fmt.Sprintf("token %d is more than %d beyond %d, the highest one recorded for %s", e.Token, e.MaxAdvance, e.Highest, e.Resource)
 }
 
+// A ResetError refuses a write that began before the token of its resource was reset: it belongs to the holders from before.
+type ResetError struct {
+	Resource string
+	Token    Token // the refused one
+	Highest  Token // the highest one seen since
+}
+
+func (e *ResetError) Error() string {
+	return fmt.Sprintf("the fence of %s was reset while a write with token %d was under way; it stands at %d now", e.Resource, e.Token, e.Highest)
+}
+
 // A WaitingError says that a raise still waits for older writes that are past the gate. The token is seen, so that older
 // writers are refused from now on; the wait goes on without the client, which may come back.
 type WaitingError struct {
@@ -114,6 +138,9 @@ type WaitingError struct {
 func (e *WaitingError) Error() string {
 	return fmt.Sprintf("token %d waited %v for older writes to %s to be settled", e.Token, e.Waited, e.Resource)
 }
+
+// ErrResetting says that a resource is being reset by somebody else at the moment. Nothing was changed.
+var ErrResetting = errors.New("the resource is being reset already")
 
 // ErrUnavailable says that the registry cannot be asked, or that this instance has no right to use what it knows: no new
 // right to write until that is mended.

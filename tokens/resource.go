@@ -17,6 +17,7 @@ type resource struct {
 	generation int64
 
 	grant     Grant               // usable only while usable() says so
+	row       GrantID             // this instance's latest grant in the registry, usable or not; 0 if there is none
 	open      []tokenCount        // writes past the gate that are not settled
 	raises    map[raiseKey]*raise // under way in the background
 	uploads   map[*Write]struct{} // begun, before the gate
@@ -98,10 +99,11 @@ func (res *resource) unpin() {
 }
 
 // judge says whether a claim may stand, before any mark moves. What it lets through is judged again at the gate.
-func (f *Fence) judge(ctx context.Context, res *resource, c Claim) error {
+func (f *Fence) judge(ctx context.Context, res *resource, c *Claim) error {
 	res.shard.mu.Lock()
-	err := res.refuse(c)
-	tooFar := err == nil && res.tooFar(c)
+	c.generation = res.generation
+	err := res.refuse(*c)
+	tooFar := err == nil && res.tooFar(*c)
 	res.shard.mu.Unlock()
 	if !tooFar {
 		return err
@@ -114,14 +116,17 @@ func (f *Fence) judge(ctx context.Context, res *resource, c Claim) error {
 	res.shard.mu.Lock()
 	defer res.shard.mu.Unlock()
 	res.recorded = max(res.recorded, e.Token)
-	if res.tooFar(c) {
-		return &TooFarError{Resource: c.Resource, Token: c.Token, Highest: res.recorded, MaxAdvance: c.MaxAdvance}
+	if res.tooFar(*c) {
+		return res.tooFarError(*c)
 	}
-	return res.refuse(c)
+	return res.refuse(*c)
 }
 
 // refuse returns the refusal that a claim meets here and now, nil if none.
 func (res *resource) refuse(c Claim) error {
+	if c.generation != res.generation {
+		return &ResetError{Resource: res.name, Token: c.Token, Highest: res.mark}
+	}
 	if c.Token < res.mark {
 		return res.stale(c)
 	}
@@ -138,6 +143,10 @@ func (res *resource) stale(c Claim) *StaleError {
 // tooFar goes by what is recorded, not by the mark: a token that was only knocked with must not open the way for a higher one.
 func (res *resource) tooFar(c Claim) bool {
 	return c.MaxAdvance > 0 && res.recorded > 0 && c.Token > res.recorded && c.Token-res.recorded > c.MaxAdvance
+}
+
+func (res *resource) tooFarError(c Claim) error {
+	return &TooFarError{Resource: res.name, Token: c.Token, Highest: res.recorded, MaxAdvance: c.MaxAdvance}
 }
 
 // usable says whether a claim may be admitted under the grant there is, without asking the registry.
@@ -161,8 +170,8 @@ func (res *resource) advance(t Token, holder string) {
 // cancelStale tells the uploads that can only be refused at the gate, so that their clients learn now.
 func (res *resource) cancelStale() {
 	for w := range res.uploads {
-		if w.claim.Token < res.mark {
-			w.cancel(res.stale(w.claim))
+		if err := res.refuse(w.claim); err != nil {
+			w.cancel(err)
 		}
 	}
 }
@@ -277,8 +286,8 @@ func (sh *shard) evict(res *resource, ids []GrantID) []GrantID {
 		return ids
 	}
 	delete(sh.resources, res.name)
-	if res.grant.ID != 0 {
-		ids = append(ids, res.grant.ID)
+	if res.row != 0 {
+		ids = append(ids, res.row)
 	}
 	return ids
 }

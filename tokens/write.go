@@ -32,6 +32,9 @@ const (
 // After that nothing of the fence cancels it until the write is settled.
 func (w *Write) Context() context.Context { return w.ctx }
 
+// Claim is what the write was begun with.
+func (w *Write) Claim() Claim { return w.claim }
+
 // Admit is the gate: when it returns nil the write may take effect, and nobody with a higher token is told yes before it has
 // settled. It must be called when everything that can be checked has been checked, right before the store can act.
 //
@@ -41,15 +44,72 @@ func (w *Write) Admit(ctx context.Context) error {
 	if w.stage != begun {
 		panic("tokens: Admit called twice")
 	}
-	err := w.fence.reach(ctx, w.res, w.claim, func() {
-		w.res.take(w.claim.Token)
-		delete(w.res.uploads, w) // past the gate no raise cancels it
-		w.stage = admitted
-	})
-	if err == nil {
-		w.fence.open.Add(1)
+	return w.fence.reach(ctx, w.res, w.claim, w.take)
+}
+
+// take counts the write as past the gate. Called with the shard's lock held.
+func (w *Write) take() {
+	w.res.take(w.claim.Token)
+	delete(w.res.uploads, w) // past the gate no raise cancels it
+	w.stage = admitted
+	w.fence.open.Add(1)
+}
+
+// putBack undoes take for a write of which the store has heard nothing.
+func (w *Write) putBack() {
+	sh := w.res.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	w.res.drop(w.claim.Token)
+	w.fence.open.Add(-1)
+	w.stage = begun
+	w.enlist()
+}
+
+// enlist has the write cancelled when it comes to be refused, or at once if it is. Called with the shard's lock held.
+func (w *Write) enlist() {
+	w.res.uploads[w] = struct{}{}
+	if err := w.res.refuse(w.claim); err != nil {
+		w.cancel(err)
 	}
-	return err
+}
+
+// AdmitAll is the gate of one request that writes to several resources: all pass or none. It raises every token first, and then
+// takes all at once without waiting; where that fails halfway, it gives all back and begins again. So two such requests never
+// wait for each other in a circle: who waits holds nothing.
+//
+// Where one write is refused, or cannot be admitted, it is returned with the error, and no write has passed.
+func AdmitAll(ctx context.Context, writes []*Write) (failed *Write, err error) {
+	for {
+		for _, w := range writes { // begin all raises before waiting for the first: the registry commits them together
+			_, _, _ = w.fence.step(w.res, w.claim, nil)
+		}
+		for _, w := range writes {
+			if err := w.fence.reach(ctx, w.res, w.claim, nil); err != nil {
+				return w, err
+			}
+		}
+		missed, err := takeAll(writes)
+		if err != nil || missed == nil {
+			return missed, err
+		}
+	}
+}
+
+// takeAll takes every write past the gate, or none: then it returns the one that could not be taken, with the refusal if that
+// is why.
+func takeAll(writes []*Write) (missed *Write, err error) {
+	for i, w := range writes {
+		next, _, err := w.fence.step(w.res, w.claim, w.take)
+		if err == nil && next == nil {
+			continue
+		}
+		for _, taken := range writes[:i] {
+			taken.putBack()
+		}
+		return w, err
+	}
+	return nil, nil
 }
 
 // Done settles a write that has taken effect.
@@ -161,6 +221,9 @@ func (f *Fence) step(res *resource, c Claim, take func()) (next <-chan struct{},
 	if err := res.refuse(c); err != nil {
 		return nil, nil, err
 	}
+	if res.tooFar(c) { // judged before; but the first token of a resource was free then, and may not be now
+		return nil, nil, res.tooFarError(c)
+	}
 	if res.usable(c, f.registry.Incarnation()) {
 		if take != nil {
 			take()
@@ -197,7 +260,7 @@ func (f *Fence) raise(res *resource, r *raise) {
 	if drained == nil {
 		g, err = f.registry.Raise(f.ctx, r.claim)
 	}
-	if err == nil && g.Raised && f.options.Raised != nil {
+	if err == nil && g.Raised && !r.claim.Audited && f.options.Raised != nil {
 		f.options.Raised(r.claim)
 	}
 	sh := res.shard
@@ -239,18 +302,18 @@ func (f *Fence) drain(res *resource, c Claim) error {
 	}
 }
 
-// install puts a grant into use, unless a higher token has been seen since it was asked for: then it is given back, by its id,
-// for a newer one may stand in its place.
+// install puts a grant into use, unless a higher token has been seen since it was asked for.
+//
+// It is not given back then: it stands in the registry in the place of this instance's earlier one, under which writes may still be
+// open. The raise to the higher token replaces it; if there is none, eviction or Close gives it back when nothing is open.
 func (f *Fence) install(res *resource, g Grant) {
+	res.row = max(res.row, g.ID)
 	res.recorded = max(res.recorded, g.Token)
 	if res.mark != g.Token {
-		if g.ID != 0 {
-			f.giveBack(g.ID)
-		}
 		return
 	}
-	if res.grant.Token == g.Token && g.ID < res.grant.ID {
-		return // answers overtook each other; the registry has replaced this one by the other
+	if g.Holder == "" && res.holder != "" || res.grant.Token == g.Token && g.ID < res.grant.ID {
+		return // answers overtook each other: the later one bound the token to its holder, or replaced this grant
 	}
 	res.grant, res.holder = g, g.Holder
 }

@@ -16,16 +16,17 @@ import (
 // A config is what config.yaml says, checked and complete. The shipped config.yaml explains each key. Paths are as the file
 // has them, cleaned: relative ones begin at the working directory of the process.
 type config struct {
-	File      string // the file it was read from
-	Listen    string // host:port of the S3 API, loopback; port 0 is any free one
-	Admin     string // host:port of the admin API, loopback
-	Data      string // directory of the registry and the audit log
-	Registry  string // driver of the registry: sqlite
-	Backends  []backendConfig
-	Buckets   []rules.Bucket // what Rules was made of
-	Rules     *rules.Table
-	AuditKeep time.Duration // how long audit records are kept
-	RaiseWait time.Duration // how long a client waits for a raise
+	File       string // the file it was read from
+	Listen     string // host:port of the S3 API, loopback where there are no access keys; port 0 is any free one
+	Admin      string // host:port of the admin API, loopback
+	Data       string // directory of the registry and the audit log
+	Registry   string // driver of the registry: sqlite
+	Backends   []backendConfig
+	Buckets    []rules.Bucket // what Rules was made of
+	Rules      *rules.Table
+	AccessKeys []accessKey   // who may come in; empty: everybody, from this machine
+	AuditKeep  time.Duration // how long audit records are kept
+	RaiseWait  time.Duration // how long a client waits for a raise
 }
 
 // A backendConfig is one store. At least one bucket entry leads to it.
@@ -106,7 +107,7 @@ type backendDraft struct {
 var (
 	configKeys = []configKey[configDraft]{
 		{"listen", func(r *configReader, n *yaml.Node, d *configDraft) {
-			r.loopback(n, "this version does not check signatures", &d.Listen)
+			r.address(n, &d.Listen)
 		}},
 		{"admin", func(r *configReader, n *yaml.Node, d *configDraft) {
 			r.loopback(n, "this version has no admin_token", &d.Admin)
@@ -165,12 +166,6 @@ func readRegistry(r *configReader, n *yaml.Node, d *configDraft) {
 	readMapping(r, n, registryKeys, &d.config)
 }
 
-func readAccessKeys(r *configReader, n *yaml.Node, _ *configDraft) {
-	for _, item := range r.list(n) {
-		r.fault(item, "access keys are %s; leave the list empty", notSupportedYet)
-	}
-}
-
 func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
 	pairs := r.pairs(n)
 	if len(pairs) == 0 && !r.bad[n] {
@@ -213,6 +208,9 @@ func (d *configDraft) finish(r *configReader) {
 
 func (d *configDraft) checkAddresses(r *configReader) {
 	listen, admin := d.values["listen"], d.values["admin"]
+	if host, _, err := splitAddress(d.Listen); err == nil && !host.IsLoopback() && d.values["access_keys"] == nil {
+		r.fault(listen, "%s is reached from other machines, and without access_keys everybody there may write; write access_keys, or a loopback address such as 127.0.0.1:9000", d.Listen)
+	}
 	if r.bad[listen] || r.bad[admin] || !sameAddress(d.Listen, d.Admin) {
 		return
 	}

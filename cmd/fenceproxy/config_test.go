@@ -153,7 +153,9 @@ func TestConfigMissing(t *testing.T) {
 
 func TestConfigNotYet(t *testing.T) {
 	for _, text := range []string{
-		"access_keys: [{id: a, secret: b}]",
+		"access_keys: [{id: AKID, secret: 'long enough', buckets: [a]}]",
+		"access_keys: [{id: AKID, secret: 'long enough', prefixes: [a]}]",
+		"access_keys: [{id: AKID, secret: 'long enough', read_only: true}]",
 		"anonymous: true",
 		"anonymous: false",
 		"domain: s3.example.internal",

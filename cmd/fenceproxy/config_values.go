@@ -99,21 +99,30 @@ func (r *configReader) duration(n *yaml.Node, least, most time.Duration, into *t
 	}
 }
 
-// loopback reads an address that only this machine reaches. why says what keeps others out until this version can.
-func (r *configReader) loopback(n *yaml.Node, why string, into *string) {
+// address reads host:port.
+func (r *configReader) address(n *yaml.Node, into *string) {
 	s, ok := r.scalar(n)
 	if !ok {
 		return
 	}
-	host, _, err := splitAddress(s)
-	switch {
-	case err != nil:
+	if _, _, err := splitAddress(s); err != nil {
 		r.fault(n, "%v", err)
-	case !host.IsLoopback():
-		r.fault(n, "%s is reached from other machines, and %s; write a loopback address, such as 127.0.0.1:9000", s, why)
-	default:
-		*into = s
+		return
 	}
+	*into = s
+}
+
+// loopback reads an address that only this machine reaches. why says what keeps others out until this version can.
+func (r *configReader) loopback(n *yaml.Node, why string, into *string) {
+	var s string
+	if r.address(n, &s); s == "" {
+		return
+	}
+	if host, _, _ := splitAddress(s); !host.IsLoopback() {
+		r.fault(n, "%s is reached from other machines, and %s; write a loopback address, such as 127.0.0.1:9000", s, why)
+		return
+	}
+	*into = s
 }
 
 // splitAddress reads host:port, where the host is an IP address, localhost, or nothing (every address).

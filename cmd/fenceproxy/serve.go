@@ -19,6 +19,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/proxy"
 	"github.com/fenceproxy/fenceproxy/proxy/admin"
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 )
 
 // Bounds of the listeners. Bodies have their own, in package proxy.
@@ -80,7 +81,7 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	dataServer := newServer(proxy.New(proxy.Config{
-		Fence: s.fence, Rules: c.Rules, Backends: s.backends, Audit: s.audit, Log: log, Metrics: metrics,
+		Fence: s.fence, Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Signatures: signatures(c), Audit: s.audit, Log: log, Metrics: metrics,
 	}), log)
 	dataServer.DisableGeneralOptionsHandler = true // OPTIONS is S3's affair, too
 	var ready atomic.Bool
@@ -91,7 +92,7 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 			if !ready.Load() {
 				return errors.New("the proxy is starting or stopping")
 			}
-			return nil
+			return s.registry.Failure()
 		},
 	}), log)
 
@@ -109,6 +110,14 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	}
 	ready.Store(false)
 	return errors.Join(err, stopServers(ctx, log, dataServer, adminServer))
+}
+
+// signatures verifies those who come in; nil where everybody may.
+func signatures(c *config) *sigv4.Verifier {
+	if len(c.AccessKeys) == 0 {
+		return nil
+	}
+	return sigv4.New(c.secretOf, sigv4.Options{})
 }
 
 func listen(address, key string) (net.Listener, error) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/fenceproxy/fenceproxy/backends/file"
 	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
@@ -21,6 +22,7 @@ const auditFile = "audit.db"
 
 // A state is everything of a running proxy that is on disk, and the fence over it.
 type state struct {
+	lock     *sqlite.DirLock
 	stores   map[string]*file.Store
 	registry *sqlite.Registry
 	audit    *audit.Log
@@ -28,8 +30,8 @@ type state struct {
 	backends map[string]proxy.Backend
 }
 
-// openState opens the stores, the registry and the audit log, in this order: whether the registry may be a new one depends on
-// what the stores remember, and its lock guards the audit log. self describes this process to another that finds the lock.
+// openState locks the data directory, then opens the stores, the registry and the audit log: whether the registry may be a new one
+// depends on what the stores remember. self describes this process to another that finds the lock.
 //
 // If we crash between the making of a registry and the binding of the stores, the next start finds stores without a registry's
 // name, and a registry: it binds them then.
@@ -43,6 +45,9 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 	if err := makeDataDir(c.Data, f); err != nil {
 		return nil, err
 	}
+	if s.lock, err = sqlite.Lock(c.Data, self); err != nil {
+		return nil, err
+	}
 	for _, b := range c.Backends {
 		store, err := file.Open(b.Root, file.Options{UnsafeNetworkFS: f.unsafeNetworkFS})
 		if err != nil {
@@ -51,7 +56,10 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 		s.stores[b.Name] = store
 		s.backends[b.Name] = proxy.Backend{Handler: store}
 	}
-	if err := s.openRegistry(ctx, c, f, self); err != nil {
+	if err := checkRealRoots(c); err != nil {
+		return nil, err
+	}
+	if err := s.openRegistry(ctx, c, f); err != nil {
 		return nil, err
 	}
 	if s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log}); err != nil {
@@ -62,8 +70,9 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 	}
 	s.recordStart(ctx, log)
 	s.fence = tokens.NewFence(s.registry, tokens.Options{RaiseWait: c.RaiseWait, Raised: func(c tokens.Claim) {
+		bucket, _, _ := strings.Cut(c.Resource, "/")
 		s.audit.Note(audit.Record{
-			Kind: audit.KindRaise, Resource: c.Resource, Token: int64(c.Token), Highest: int64(c.Token), Holder: c.Holder, AccessKey: c.AccessKey,
+			Kind: audit.KindRaise, Bucket: bucket, Resource: c.Resource, Token: int64(c.Token), Highest: int64(c.Token), Holder: c.Holder, AccessKey: c.AccessKey,
 		})
 	}})
 	return s, nil
@@ -85,14 +94,40 @@ func makeDataDir(dir string, f serveFlags) error {
 	return file.RefuseNetworkFS(dir)
 }
 
+// checkRealRoots asks again, with all symbolic links followed, what the configuration was asked by its words: that no store holds the
+// registry's files as objects, and no two stores the same files under two fences.
+func checkRealRoots(c *config) error {
+	data, err := filepath.EvalSymlinks(c.Data)
+	if err != nil {
+		return err
+	}
+	var roots []string
+	for _, b := range c.Backends {
+		root, err := filepath.EvalSymlinks(b.Root)
+		if err != nil {
+			return err
+		}
+		if pathHolds(root, data) {
+			return fmt.Errorf("the root of backend %s, %s, is %s and holds the data directory, %s, whose files would be objects", b.Name, b.Root, root, data)
+		}
+		for i, other := range roots {
+			if pathHolds(root, other) || pathHolds(other, root) {
+				return fmt.Errorf("the roots of backends %s and %s, %s and %s, share files: one object would have two fences", b.Name, c.Backends[i].Name, root, other)
+			}
+		}
+		roots = append(roots, root)
+	}
+	return nil
+}
+
 // openRegistry lets a new registry be made only where none is missing.
-func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags, self string) error {
+func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error {
 	before, err := s.evidence(c)
 	if err != nil {
 		return err
 	}
-	s.registry, err = sqlite.Open(ctx, c.Data, sqlite.Options{Create: before == "" || f.newRegistry, Holder: self})
-	if errors.Is(err, sqlitedb.ErrMissing) {
+	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry})
+	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
 		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
 			"Restore %s, or name the directory it is in with `data:`; if it is lost, raise the marks after `serve --new-registry`",
 			c.Data, before, filepath.Join(c.Data, sqlite.FileName))
@@ -186,6 +221,9 @@ func (s *state) close(log *slog.Logger) error {
 	}
 	for _, store := range s.stores {
 		errs = append(errs, store.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Release()) // last: the next process must find nothing of this one at work
 	}
 	return errors.Join(errs...)
 }

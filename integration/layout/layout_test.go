@@ -19,9 +19,10 @@ const module = "github.com/fenceproxy/fenceproxy/"
 // docs/life-of-a-write.md draws it.
 var allowed = map[string][]string{
 	"cmd/fenceproxy": {
-		"backends/file", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "tokens", "tokens/sqlite",
+		"backends/file", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
 	},
-	"proxy":                {"proxy/audit", "proxy/rules", "tokens"},
+	"proxy":                {"proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
+	"proxy/sigv4":          {},
 	"proxy/rules":          {},
 	"proxy/audit":          {"internal/sqlitedb"},
 	"proxy/admin":          {"proxy/audit", "tokens"},

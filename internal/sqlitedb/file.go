@@ -41,11 +41,11 @@ func inspect(path string, s Schema) error {
 		return missing(path, s)
 	}
 	if len(header) < headerSize || string(header[:len(magic)]) != magic {
-		return fmt.Errorf("%s is not a %s: %w; it is no SQLite file; nothing was changed: name another file, or move this one away",
+		return fmt.Errorf("%s is no %s: %w; it is no SQLite file; nothing was changed: name another file, or move this one away",
 			path, s.Name, ErrForeign)
 	}
 	if id := int32(binary.BigEndian.Uint32(header[atApplicationID:])); id != s.ApplicationID {
-		return fmt.Errorf("%s is not a %s: %w; its application id is %#x, not %#x; nothing was changed: name another file, or move this one away",
+		return fmt.Errorf("%s is no %s: %w; its application id is %#x, not %#x; nothing was changed: name another file, or move this one away",
 			path, s.Name, ErrForeign, uint32(id), uint32(s.ApplicationID))
 	}
 	return judgeVersion(path, s, int(int32(binary.BigEndian.Uint32(header[atUserVersion:]))))
@@ -53,7 +53,9 @@ func inspect(path string, s Schema) error {
 
 // readHeader returns up to 100 bytes; none of a file that does not exist.
 func readHeader(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	// For writing, too, though nothing is written: SQLite would take a file that it may only read, and leave others beside it that
+	// are as hard to write.
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

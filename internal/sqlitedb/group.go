@@ -166,7 +166,7 @@ func (w *writer) commit(group []*write) {
 // transact answers nil only when SQLite has synced the log. Until then a crash loses the whole group and nobody was told.
 func (w *writer) transact(group []*write) error {
 	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return fmt.Errorf("%w: %w", ErrNotBegun, err)
 	}
 	for _, r := range group {
 		if err := call(r.f, &Tx{w}); err != nil {

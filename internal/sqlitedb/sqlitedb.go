@@ -39,6 +39,10 @@ var (
 // ErrClosed says that a write came after Close.
 var ErrClosed = errors.New("the database is closed")
 
+// ErrNotBegun says that a transaction could not begin, as while another program has the file locked: nothing of it was written, and
+// a later one may.
+var ErrNotBegun = errors.New("no transaction could begin")
+
 // readers is the number of connections that read beside the writer. Reads are for operators and for cold resources.
 const readers = 4
 

@@ -186,7 +186,7 @@ func TestRaise(t *testing.T) {
 	f := newFixture(t)
 	wantBody(t, f.post("/api/v1/fences/raise", `{"resource":"b/jobs/1","token":9007199254740993,"reason":"rebuilt"}`),
 		`{"resource":"b/jobs/1","token":9007199254740993,"holder":"h1","access_key":"","raised_at":"2026-05-04T03:02:01.000Z"}`)
-	if c := f.claims[0]; c != (tokens.Claim{Resource: "b/jobs/1", Token: 9007199254740993, Settle: time.Minute}) {
+	if c := f.claims[0]; c != (tokens.Claim{Resource: "b/jobs/1", Token: 9007199254740993, Audited: true, Settle: time.Minute}) {
 		t.Errorf("claimed %+v", c)
 	}
 	p := wantProblem(t, f.post("/api/v1/fences/raise", `{"resource":"b/jobs/2","token":19}`), http.StatusPreconditionFailed, "19 is below 20")

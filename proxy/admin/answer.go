@@ -47,6 +47,8 @@ func asProblem(err error) *problem {
 	case errors.Is(err, tokens.ErrUnavailable):
 		p = problemf(http.StatusServiceUnavailable, "%w", err)
 		p.Code = "RegistryUnavailable"
+	case errors.Is(err, tokens.ErrResetting):
+		p = problemf(http.StatusServiceUnavailable, "%w", err)
 	case waiting(err):
 		p = problemf(http.StatusServiceUnavailable, "%w", err)
 		p.Code = "WaitingForOlderWrite"

@@ -130,7 +130,10 @@ func (a *api) raiseFence(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	claim := tokens.Claim{Resource: c.Resource, Token: tokens.Token(c.Token)}
+	claim := tokens.Claim{Resource: c.Resource, Token: tokens.Token(c.Token), Audited: true}
+	if before, err := a.Registry.Lookup(r.Context(), c.Resource); err == nil && before.Token == claim.Token {
+		claim.Holder = before.Holder // the fence stands where the operator wants it, and keeps its holder
+	}
 	if a.Settle != nil {
 		claim.Settle = a.Settle(c.Resource)
 	}
@@ -138,6 +141,9 @@ func (a *api) raiseFence(r *http.Request) (any, error) {
 	a.audit(r, audit.KindRaise, c, e, err)
 	if err != nil {
 		return nil, err
+	}
+	if recorded, err := a.Registry.Lookup(r.Context(), c.Resource); err == nil { // the fence does not keep when
+		e = recorded
 	}
 	return entryOf(e), nil
 }
@@ -163,7 +169,7 @@ func (a *api) resetFence(r *http.Request) (any, error) {
 func (a *api) audit(r *http.Request, kind string, c change, e tokens.Entry, err error) {
 	var stale *tokens.StaleError
 	var conflict *tokens.ConflictError
-	if errors.As(err, &stale) || errors.As(err, &conflict) {
+	if errors.As(err, &stale) || errors.As(err, &conflict) || errors.Is(err, tokens.ErrResetting) {
 		return
 	}
 	bucket, _, _ := strings.Cut(c.Resource, "/")

@@ -25,13 +25,17 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("the data directory %s is in use by %s: stop it first, or give this one its own `data:`", e.Dir, holder)
 }
 
-// A dirLock is an exclusive lock on a directory. It falls when its descriptor is closed, so at the latest with the process;
+// A DirLock is an exclusive lock on a data directory. It falls when its descriptor is closed, so at the latest with the process;
 // children do not inherit it.
-type dirLock struct {
-	dir *os.File
+type DirLock struct {
+	dir  *os.File
+	path string
+	got  time.Time // no process of an earlier run is alive from here on
 }
 
-func lockDir(dir, holder string) (*dirLock, error) {
+// Lock locks a data directory, which must exist, for this process. It fails with a [*LockedError] where another one has it. holder describes
+// this process to the next that comes, for example "listening on 127.0.0.1:9000".
+func Lock(dir, holder string) (*DirLock, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the data directory: %w", err)
@@ -44,12 +48,13 @@ func lockDir(dir, holder string) (*dirLock, error) {
 		note, _ := os.ReadFile(filepath.Join(dir, lockNote)) // best effort: the lock speaks for itself
 		return nil, &LockedError{Dir: dir, Holder: strings.TrimSpace(string(note))}
 	}
+	got := time.Now()
 	note := fmt.Sprintf("process %d (since %s%s)\n", os.Getpid(), time.Now().Format(time.DateTime), prefixed(", ", holder))
 	if err := os.WriteFile(filepath.Join(dir, lockNote), []byte(note), 0o644); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("the data directory %s cannot be written: %w", dir, err)
 	}
-	return &dirLock{d}, nil
+	return &DirLock{d, dir, got}, nil
 }
 
 func prefixed(prefix, s string) string {
@@ -59,4 +64,5 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-func (l *dirLock) release() error { return l.dir.Close() }
+// Release lets the directory go.
+func (l *DirLock) Release() error { return l.dir.Close() }

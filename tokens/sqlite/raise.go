@@ -25,7 +25,7 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 	if err := errors.Join(err, refusal); err != nil {
 		return tokens.Grant{}, err
 	}
-	if err := r.waitSettled(ctx, c.Resource, c.Token); err != nil {
+	if err := r.waitSettled(ctx, c.Resource, func(t tokens.Token) bool { return t < c.Token }); err != nil {
 		if g.ID != 0 { // nobody can write under a grant that was never handed out
 			_ = r.GiveBack(ctx, g.ID)
 		}
@@ -109,9 +109,38 @@ func (r *Registry) GiveBack(ctx context.Context, ids ...tokens.GrantID) error {
 	})
 }
 
+// TouchUpload implements [tokens.Registry]. Parts come by the thousand with one token: only a higher one is written.
+func (r *Registry) TouchUpload(ctx context.Context, upload string, t tokens.Token) error {
+	if known, err := r.UploadToken(ctx, upload); err != nil || known >= t {
+		return err
+	}
+	return r.write(ctx, func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec(`INSERT INTO uploads (upload, token) VALUES (?, ?)
+ON CONFLICT (upload) DO UPDATE SET token = max(token, excluded.token)`, upload, int64(t))
+		return err
+	})
+}
+
+// UploadToken implements [tokens.Registry].
+func (r *Registry) UploadToken(ctx context.Context, upload string) (t tokens.Token, err error) {
+	err = r.db.Reader().QueryRowContext(ctx, "SELECT token FROM uploads WHERE upload = ?", upload).Scan((*int64)(&t))
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("%w: look up an upload: %w", tokens.ErrUnavailable, err)
+	}
+	return t, nil
+}
+
+// ForgetUpload implements [tokens.Registry].
+func (r *Registry) ForgetUpload(ctx context.Context, upload string) error {
+	return r.write(ctx, func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec("DELETE FROM uploads WHERE upload = ?", upload)
+		return err
+	})
+}
+
 // Reset implements [tokens.Registry].
 func (r *Registry) Reset(ctx context.Context, resource string, t tokens.Token) (tokens.Entry, error) {
-	if err := r.waitSettled(ctx, resource, tokens.Max); err != nil {
+	if err := r.waitSettled(ctx, resource, func(tokens.Token) bool { return true }); err != nil {
 		return tokens.Entry{}, err
 	}
 	var e tokens.Entry
@@ -153,9 +182,12 @@ func (r *Registry) List(ctx context.Context, prefix, after string, limit int) (_
 			err = fmt.Errorf("%w: list resources: %w", tokens.ErrUnavailable, err)
 		}
 	}()
-	rows, err := r.db.Reader().QueryContext(ctx, "SELECT "+columns+` FROM fences
-WHERE resource >= ?1 AND resource > ?2 AND (?3 = '' OR resource < ?3) ORDER BY resource LIMIT ?4`,
-		prefix, after, behind(prefix), limit)
+	// The end of the prefix is a bound of the index, not a test of each row: else a page that is not full reads to the end of the table.
+	query, args := "SELECT "+columns+" FROM fences WHERE resource >= ? AND resource > ?", []any{prefix, after}
+	if end := behind(prefix); end != "" {
+		query, args = query+" AND resource < ?", append(args, end)
+	}
+	rows, err := r.db.Reader().QueryContext(ctx, query+" ORDER BY resource LIMIT ?", append(args, limit)...)
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,10 @@ CREATE TABLE grants (
 	settle_ms INTEGER NOT NULL,
 	UNIQUE (run, resource)
 ) STRICT;
+CREATE TABLE uploads (
+	upload TEXT PRIMARY KEY,
+	token  INTEGER NOT NULL      -- the highest that touched it
+) STRICT, WITHOUT ROWID;
 `},
 }
 
@@ -65,15 +69,11 @@ type Options struct {
 	// Create makes a new registry where the file is missing. Without it a missing file is an error (sqlitedb.ErrMissing): an
 	// empty registry would let every token in, the old ones too.
 	Create bool
-
-	// Holder describes this process to the one that finds the directory locked, for example "listening on 127.0.0.1:9000".
-	Holder string
 }
 
 // A Registry is one run over one file. It implements [tokens.Registry].
 type Registry struct {
 	db    *sqlitedb.DB
-	lock  *dirLock
 	id    string
 	run   int64
 	start Start
@@ -110,24 +110,19 @@ type InheritedGrant struct {
 	Settle   time.Duration
 }
 
-// Open locks the data directory, which must exist, and begins a run. It fails with a [*LockedError] where another process has
-// the directory, and with the errors of [sqlitedb.Open].
-func Open(ctx context.Context, dir string, o Options) (_ *Registry, err error) {
-	lock, err := lockDir(dir, o.Holder)
-	if err != nil {
-		return nil, err
-	}
-	gotLock := time.Now() // no earlier run's process is alive from here on
-	r := &Registry{lock: lock, inherited: make(map[string][]inherited)}
+// Open begins a run over the registry in a locked data directory. Its errors are those of [sqlitedb.Open]. The lock has to be held until
+// the registry is closed.
+func Open(ctx context.Context, lock *DirLock, o Options) (_ *Registry, err error) {
+	r := &Registry{inherited: make(map[string][]inherited)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.release())
 		}
 	}()
-	if r.db, r.start.Created, err = sqlitedb.Open(ctx, filepath.Join(dir, FileName), schema, o.Create); err != nil {
+	if r.db, r.start.Created, err = sqlitedb.Open(ctx, filepath.Join(lock.path, FileName), schema, o.Create); err != nil {
 		return nil, err
 	}
-	if err := r.begin(ctx, gotLock); err != nil {
+	if err := r.begin(ctx, lock.got); err != nil {
 		return nil, fmt.Errorf("begin a run of the token registry: %w", err)
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -209,27 +204,41 @@ func (r *Registry) release() error {
 		r.cancel()
 		r.tasks.Wait()
 	}
-	var err error
-	if r.db != nil {
-		err = r.db.Close()
+	if r.db == nil {
+		return nil
 	}
-	return errors.Join(err, r.lock.release()) // last: the next process must not find an open file
+	return r.db.Close()
 }
 
 // write runs f durably. After a failure nothing can be said of what is on the disk, so no raise follows until a new run has
 // read it again.
 func (r *Registry) write(ctx context.Context, f func(*sqlitedb.Tx) error) error {
-	if err := r.failed.Load(); err != nil {
-		return *err
+	if err := r.Failure(); err != nil {
+		return err
 	}
 	// Not cut short by ctx: the outcome has to be known, and it is a local disk.
 	err := r.db.Write(context.WithoutCancel(ctx), f)
-	if err == nil || errors.Is(err, sqlitedb.ErrClosed) {
+	switch {
+	case err == nil, errors.Is(err, sqlitedb.ErrClosed):
 		return err
+	case errors.Is(err, sqlitedb.ErrNotBegun): // another program has the file locked: nothing was written, and that is known
+		return fmt.Errorf("%w: %w", tokens.ErrUnavailable, err)
 	}
+	return r.fail(err)
+}
+
+func (r *Registry) fail(err error) error {
 	err = fmt.Errorf("%w: it failed to write and raises no token until the proxy is restarted: %w", tokens.ErrUnavailable, err)
 	r.failed.CompareAndSwap(nil, &err)
 	return err
+}
+
+// Failure is why this run raises no token any more, nil if it does.
+func (r *Registry) Failure() error {
+	if err := r.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // removeSettled forgets inherited grants when their time is over.
@@ -277,9 +286,9 @@ func (r *Registry) settledGrants(now time.Time) (next time.Time, ids []tokens.Gr
 	return next, ids
 }
 
-// waitSettled waits until no earlier run can bring a write with a token below t into effect on the resource.
-func (r *Registry) waitSettled(ctx context.Context, resource string, t tokens.Token) error {
-	wait := time.Until(r.settles(resource, t))
+// waitSettled waits until no earlier run can bring a write into effect on the resource with a token that concerns says yes to.
+func (r *Registry) waitSettled(ctx context.Context, resource string, concerns func(tokens.Token) bool) error {
+	wait := time.Until(r.settles(resource, concerns))
 	if wait <= 0 {
 		return nil
 	}
@@ -295,12 +304,12 @@ func (r *Registry) waitSettled(ctx context.Context, resource string, t tokens.To
 	}
 }
 
-// settles says when the last inherited grant with a token below t has settled; the zero time if there is none.
-func (r *Registry) settles(resource string, t tokens.Token) (last time.Time) {
+// settles says when the last of these inherited grants has settled; the zero time if there is none.
+func (r *Registry) settles(resource string, concerns func(tokens.Token) bool) (last time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, g := range r.inherited[resource] {
-		if g.token < t && g.settled.After(last) {
+		if concerns(g.token) && g.settled.After(last) {
 			last = g.settled
 		}
 	}

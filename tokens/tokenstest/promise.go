@@ -71,8 +71,7 @@ var storyCases = []testCase{
 var promiseCases = []testCase{
 	{"a raise waits for older writes that are past the gate", func(w *world) {
 		old := w.admit(1)
-		w.send(res, 1, 30*time.Second)
-		time.AfterFunc(30*time.Second, func() { old.Done(); old.End() })
+		w.finish(old, 30*time.Second)
 		w.took(30*time.Second, 31*time.Second, func() { w.write(2) })
 	}},
 	{"a raise does not wait for an upload before the gate, which is cancelled", func(w *world) {
@@ -124,8 +123,7 @@ var promiseCases = []testCase{
 		if err := old.Admit(ctx); err != nil {
 			w.t.Fatal(err)
 		}
-		w.send(res, 1, 30*time.Second)
-		time.AfterFunc(30*time.Second, func() { old.Done(); old.End() })
+		w.finish(old, 30*time.Second)
 		leave()
 		synctest.Wait()
 		w.took(30*time.Second, 31*time.Second, func() { w.write(2) })
@@ -195,8 +193,7 @@ var promiseCases = []testCase{
 	}},
 	{"a first raise waits for token-less writes", func(w *world) {
 		old := w.admit(0)
-		w.send(res, 0, 30*time.Second)
-		time.AfterFunc(30*time.Second, func() { old.Done(); old.End() })
+		w.finish(old, 30*time.Second)
 		w.took(30*time.Second, 31*time.Second, func() { w.write(1) })
 		w.mustRefuse(0, 1)
 	}},
@@ -206,8 +203,7 @@ var promiseCases = []testCase{
 		w.start()
 		w.write(1) // used, then idle
 		old := w.admit(1)
-		w.send(res, 1, 50*time.Second)
-		time.AfterFunc(50*time.Second, func() { old.Done(); old.End() })
+		w.finish(old, 50*time.Second)
 		time.Sleep(40 * time.Second) // long enough to be evicted four times
 		w.took(10*time.Second, 11*time.Second, func() { w.write(2) })
 		time.Sleep(time.Minute)
@@ -233,13 +229,51 @@ var promiseCases = []testCase{
 		w.write(2)
 		w.mustHaveBeenLate()
 	}},
+	{"a grant that came too late to be used is not given back under open writes", func(w *world) {
+		w.admit(1)
+		w.send(res, 1, 50*time.Second)
+		release := w.holdAnswers()
+		go func() { // the same token, for longer: its grant takes the place of the first in the registry
+			c := claim(1)
+			c.Settle = 10 * time.Minute
+			if copying, err := w.fence.Begin(context.Background(), c); err == nil {
+				_ = copying.Admit(context.Background())
+				copying.End()
+			}
+		}()
+		synctest.Wait()
+		newer := w.begin(2)
+		defer newer.End()
+		go func() { _ = newer.Admit(context.Background()) }() // moves the mark before the answer is there
+		synctest.Wait()
+		release()
+		synctest.Wait()
+		w.kill()
+		w.start()
+		w.write(2)
+		w.mustHaveBeenLate()
+	}},
+	{"what began before a reset is refused after it", func(w *world) {
+		w.write(34)
+		old := w.begin(34)
+		defer old.End()
+		if _, err := w.fence.Reset(context.Background(), res, 0); err != nil {
+			w.t.Fatal(err)
+		}
+		w.acked[res] = 0
+		w.write(1)
+		var reset *tokens.ResetError
+		if err := old.Admit(context.Background()); !errors.As(err, &reset) || reset.Highest != 1 {
+			w.t.Errorf("%v; want it refused for the reset", err)
+		}
+		if !errors.As(context.Cause(old.Context()), &reset) {
+			w.t.Errorf("its upload was not told: %v", context.Cause(old.Context()))
+		}
+		w.write(2)
+	}},
 	{"a reset waits for every write past the gate", func(w *world) {
 		old := w.admit(34)
-		time.AfterFunc(30*time.Second, func() {
-			w.land(res, 34, w.now())
-			old.Done()
-			old.End()
-		})
+		w.finish(old, 30*time.Second)
 		w.took(30*time.Second, 31*time.Second, func() {
 			if _, err := w.fence.Reset(context.Background(), res, 1); err != nil {
 				w.t.Error(err)

@@ -24,7 +24,7 @@ func (h Harness) simulate(t *testing.T) {
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) {
 			h.inBubble(t, func(w *world) {
-				s := &simulation{world: w, rnd: rand.New(rand.NewPCG(seed, 0))}
+				s := &simulation{world: w, seed: seed}
 				s.run()
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -38,17 +38,15 @@ func (h Harness) simulate(t *testing.T) {
 }
 
 // A simulation is twenty minutes in the life of two resources: writers of all ages with a store that is late, fails or does not
-// answer, and an operator who kills and stops the proxy.
+// answer, and an operator who kills and stops the proxy and resets a fence.
 type simulation struct {
 	*world
-	rndMu sync.Mutex
-	rnd   *rand.Rand // guarded by rndMu
-
-	last  tokens.Token // what the lock service gave out last; guarded by rndMu
+	seed  uint64
 	until time.Time
 
-	upMu sync.Mutex
-	up   *tokens.Fence // of the run that answers, nil between two; guarded by upMu
+	mu   sync.Mutex
+	last tokens.Token  // what the lock service gave out last; guarded by mu
+	up   *tokens.Fence // of the run that answers, nil between two; guarded by mu
 }
 
 func (s *simulation) run() {
@@ -58,60 +56,79 @@ func (s *simulation) run() {
 	s.setUp(s.fence)
 	s.until = time.Now().Add(20 * time.Minute)
 	var actors sync.WaitGroup
-	for range 6 {
-		actors.Go(s.writer)
+	for i := range uint64(6) {
+		actors.Go(func() { s.writer(s.actor(i + 1)) })
 	}
-	actors.Go(s.operator)
+	actors.Go(func() { s.operator(s.actor(0)) })
 	actors.Wait()
-	time.Sleep(2 * settle) // the last effects
+	time.Sleep(2 * longSettle) // the last effects
 }
 
-func (s *simulation) n(n int) int {
-	s.rndMu.Lock()
-	defer s.rndMu.Unlock()
-	return s.rnd.IntN(n)
-}
+// longSettle is the settle time of copies.
+const longSettle = 3 * settle
 
-func (s *simulation) sleep(atMost time.Duration) {
-	time.Sleep(time.Duration(s.n(int(atMost))))
-}
+// An actor draws its own luck, so that a seed says what each does, whatever the scheduler makes of it.
+type actor struct{ *rand.Rand }
+
+func (s *simulation) actor(i uint64) actor { return actor{rand.New(rand.NewPCG(s.seed, i))} }
+
+func (a actor) sleep(atMost time.Duration) { time.Sleep(a.upTo(atMost)) }
+
+func (a actor) upTo(atMost time.Duration) time.Duration { return time.Duration(a.IntN(int(atMost))) }
 
 // acquire is the lock service.
 func (s *simulation) acquire() tokens.Token {
-	s.rndMu.Lock()
-	defer s.rndMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.last++
 	return s.last
 }
 
-func (s *simulation) operator() {
+func (s *simulation) operator(a actor) {
 	for time.Now().Before(s.until) {
-		s.sleep(3 * time.Minute)
-		if s.n(2) == 0 {
+		a.sleep(3 * time.Minute)
+		switch a.IntN(5) {
+		case 0, 1:
 			s.setUp(nil)
 			s.kill()
-		} else {
-			s.stop(time.Duration(s.n(int(20 * time.Second)))) // writers go on until it is closed
+		case 2, 3:
+			s.stop(a.upTo(20 * time.Second)) // writers go on until it is closed
 			s.setUp(nil)
+		default:
+			s.reset(a)
+			continue
 		}
-		s.sleep(10 * time.Second)
+		a.sleep(10 * time.Second)
 		s.start()
 		s.setUp(s.fence)
 	}
 }
 
+// reset takes a fence down. What was answered before counts no more.
+func (s *simulation) reset(a actor) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.upTo(2*longSettle))
+	defer cancel()
+	resource := fmt.Sprintf("bucket/jobs/%d", a.IntN(2))
+	if _, err := s.fence.Reset(ctx, resource, tokens.Token(a.IntN(3))); err == nil {
+		s.world.mu.Lock()
+		s.acked[resource] = 0
+		s.resets[resource]++
+		s.world.mu.Unlock()
+	}
+}
+
 func (s *simulation) setUp(f *tokens.Fence) {
-	s.upMu.Lock()
-	defer s.upMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.up = f
 }
 
 // proxy is the run that answers now.
 func (s *simulation) proxy() (f *tokens.Fence, run int) {
 	for {
-		s.upMu.Lock()
+		s.mu.Lock()
 		f, run = s.up, s.now()
-		s.upMu.Unlock()
+		s.mu.Unlock()
 		if f != nil {
 			return f, run
 		}
@@ -120,41 +137,48 @@ func (s *simulation) proxy() (f *tokens.Fence, run int) {
 }
 
 // writer is a client that sometimes takes the lock, and often goes on without noticing that it has lost it.
-func (s *simulation) writer() {
+func (s *simulation) writer(a actor) {
 	var mine tokens.Token // 0: begins without one
 	for time.Now().Before(s.until) {
-		s.sleep(20 * time.Second)
-		if s.n(4) == 0 {
+		a.sleep(20 * time.Second)
+		if a.IntN(4) == 0 {
 			mine = s.acquire()
 		}
 		c := claim(mine)
-		c.Resource = fmt.Sprintf("bucket/jobs/%d", s.n(2))
+		c.Resource = fmt.Sprintf("bucket/jobs/%d", a.IntN(2))
+		if a.IntN(4) == 0 {
+			c.Settle = longSettle
+		}
+		if mine > 0 && a.IntN(3) == 0 {
+			c.Holder = fmt.Sprint(mine)
+		}
 		f, run := s.proxy()
-		if mine > 0 && s.n(5) == 0 {
+		if mine > 0 && a.IntN(5) == 0 {
 			s.announce(f, run, c)
 		} else {
-			s.oneWrite(f, run, c)
+			s.oneWrite(a, f, run, c)
 		}
 	}
 }
 
 func (s *simulation) announce(f *tokens.Fence, run int, c tokens.Claim) {
+	generation := s.generation(c.Resource)
 	if _, err := f.Announce(context.Background(), c); err == nil {
-		s.answer(run, c)
+		s.answer(run, generation, c)
 	}
 }
 
-func (s *simulation) oneWrite(f *tokens.Fence, run int, c tokens.Claim) {
+func (s *simulation) oneWrite(a actor, f *tokens.Fence, run int, c tokens.Claim) {
 	w, err := f.Begin(context.Background(), c)
 	if err != nil {
 		return
 	}
 	defer w.End()
-	s.sleep(10 * time.Second) // the upload
+	a.sleep(10 * time.Second) // the upload
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	if s.n(5) == 0 {
-		time.AfterFunc(time.Duration(s.n(int(10*time.Second))), leave)
+	if a.IntN(5) == 0 {
+		time.AfterFunc(a.upTo(10*time.Second), leave)
 	}
 	if w.Admit(ctx) != nil {
 		return
@@ -162,29 +186,37 @@ func (s *simulation) oneWrite(f *tokens.Fence, run int, c tokens.Claim) {
 	if run != s.now() {
 		return // the process died between the gate and the send
 	}
-	switch s.n(10) {
+	generation := s.generation(c.Resource)
+	switch a.IntN(10) {
 	case 0:
-		s.sleep(settle / 3)
+		a.sleep(c.Settle / 3)
 		w.Failed()
 	case 1:
-		s.send(c.Resource, c.Token, time.Duration(s.n(int(settle))))
-		s.sleep(settle / 3) // the deadline of the answer
+		s.send(c.Resource, c.Token, a.upTo(c.Settle))
+		a.sleep(c.Settle / 3) // the deadline of the answer
 		w.InDoubt()
 	case 2: // a handler that panics: End leaves it in doubt
-		s.send(c.Resource, c.Token, time.Duration(s.n(int(settle))))
+		s.send(c.Resource, c.Token, a.upTo(c.Settle))
 	default:
-		latency := time.Duration(s.n(int(settle / 3)))
+		latency := a.upTo(c.Settle / 3)
 		s.send(c.Resource, c.Token, latency)
 		time.Sleep(latency)
 		time.Sleep(time.Millisecond)
 		w.Done()
-		s.answer(run, c)
+		s.answer(run, generation, c)
 	}
 }
 
+// generation counts the resets of a resource, as the registry has it.
+func (s *simulation) generation(resource string) int64 {
+	s.world.mu.Lock()
+	defer s.world.mu.Unlock()
+	return s.resets[resource]
+}
+
 // answer tells a client yes, if the process is there to tell it.
-func (s *simulation) answer(run int, c tokens.Claim) {
-	if run == s.now() {
+func (s *simulation) answer(run int, generation int64, c tokens.Claim) {
+	if run == s.now() && generation == s.generation(c.Resource) {
 		s.ack(c.Resource, c.Token)
 	}
 }

@@ -49,7 +49,7 @@ type testCase struct {
 func (h Harness) inBubble(t *testing.T, run func(*world)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, h: h, dir: dir, acked: make(map[string]tokens.Token)}
+		w := &world{t: t, h: h, dir: dir, acked: make(map[string]tokens.Token), resets: make(map[string]int64)}
 		w.start()
 		defer func() {
 			if w.reg != nil {
@@ -190,6 +190,29 @@ var registryCases = []testCase{
 			w.t.Fatalf("%+v, %v", e, err)
 		}
 	}},
+	{"an upload has the highest token that touched it, until it is forgotten", func(w *world) {
+		ctx := context.Background()
+		has := func(want tokens.Token) {
+			w.t.Helper()
+			if got, err := w.reg.UploadToken(ctx, "u"); err != nil || got != want {
+				w.t.Errorf("upload token %d, %v; want %d", got, err, want)
+			}
+		}
+		has(0)
+		for _, t := range []tokens.Token{33, 34, 33, 34} {
+			if err := w.reg.TouchUpload(ctx, "u", t); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		has(34)
+		w.kill()
+		w.start()
+		has(34)
+		if err := w.reg.ForgetUpload(ctx, "u"); err != nil {
+			w.t.Fatal(err)
+		}
+		has(0)
+	}},
 	{"a raise waits for the grants of a killed run, equal tokens do not", func(w *world) {
 		w.mustRaise(34, time.Minute)
 		w.kill()
@@ -241,7 +264,7 @@ var registryCases = []testCase{
 		w.took(59*time.Second, 61*time.Second, func() { w.mustRaise(36, 0) })
 	}},
 	{"a reset waits for killed runs, whatever their tokens", func(w *world) {
-		w.mustRaise(34, time.Minute)
+		w.mustRaise(tokens.Max, time.Minute)
 		w.kill()
 		w.start()
 		w.took(59*time.Second, 61*time.Second, func() {

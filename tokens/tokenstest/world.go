@@ -23,18 +23,51 @@ type world struct {
 	fence   *tokens.Fence
 	options tokens.Options
 
-	mu    sync.Mutex
-	acked map[string]tokens.Token // the highest token whose client was told yes, by resource; guarded by mu
-	late  int                     // effects after the end of the run that sent them; guarded by mu
-	run   int                     // counts the beginnings and ends of runs; guarded by mu
+	mu      sync.Mutex
+	acked   map[string]tokens.Token // the highest token whose client was told yes, by resource; guarded by mu
+	resets  map[string]int64        // how often each resource was reset; guarded by mu
+	late    int                     // effects after the end of the run that sent them; guarded by mu
+	answers chan struct{}           // where it is set, answers of Raise wait for it; guarded by mu
+	run     int                     // counts the beginnings and ends of runs; guarded by mu
 }
 
 // start begins a run.
 func (w *world) start() {
 	w.t.Helper()
 	w.reg = w.h.Open(w.t, w.dir)
-	w.fence = tokens.NewFence(w.reg, w.options)
+	w.fence = tokens.NewFence(slowRegistry{w.reg, w}, w.options)
 	w.turn()
+}
+
+// A slowRegistry records at once, and answers when the test lets it.
+type slowRegistry struct {
+	tokens.Registry
+	w *world
+}
+
+func (r slowRegistry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, error) {
+	g, err := r.Registry.Raise(ctx, c)
+	r.w.mu.Lock()
+	hold := r.w.answers
+	r.w.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	return g, err
+}
+
+// holdAnswers holds the answers of Raise back until release is called.
+func (w *world) holdAnswers() (release func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hold := make(chan struct{})
+	w.answers = hold
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.answers = nil
+		close(hold)
+	}
 }
 
 // turn marks the beginning or the end of a run: what was sent before it is late from here on.
@@ -98,6 +131,16 @@ func (w *world) ack(resource string, t tokens.Token) {
 func (w *world) send(resource string, t tokens.Token, after time.Duration) {
 	run := w.now()
 	time.AfterFunc(after, func() { w.land(resource, t, run) })
+}
+
+// finish is a store that takes its time with a write past the gate, and tells.
+func (w *world) finish(wr *tokens.Write, after time.Duration) {
+	run := w.now()
+	time.AfterFunc(after, func() {
+		w.land(wr.Claim().Resource, wr.Claim().Token, run)
+		wr.Done()
+		wr.End()
+	})
 }
 
 func claim(t tokens.Token) tokens.Claim {
