@@ -19,6 +19,12 @@
 //     is at once: nothing of it runs on.
 //   - No write is retried, hedged or repeated by the backend.
 //   - A condition that the request carries (If-Match, If-None-Match) is judged together with the commit, as one step.
+//   - CopyObject, CompleteMultipartUpload and DeleteObjects take effect after the end of their Body like any write, however long they
+//     copy. A copy is one version of its source, with that version's metadata if it is to have the source's.
+//   - DeleteObjects removes the keys that its Body names and no others, and says of each what became of it. 2xx means that what it
+//     says is so; if the outcome of one key is unknown, so is that of the whole.
+//   - The parts of an upload change nothing that a reader of objects can see. A Complete makes its object as one step. After an Abort
+//     that was answered with success, no Complete of that upload takes effect.
 //   - The Context of a write's request is not cancelled once the gate is passed.
 //
 // Errors are S3's XML with S3's codes. Operations that a backend does not have are answered 501 NotImplemented, by name.

@@ -404,3 +404,26 @@ func TestPutNeedsALength(t *testing.T) {
 		}
 	}
 }
+
+// TestBackendThatGivesUpWithItsContext: a store that is busy sending does not read the body, and only sees that its context has ended.
+func TestBackendThatGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	f := newFixture(t, Backend{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Amz-Meta-Slow") == "" {
+			answering(200).ServeHTTP(w, r)
+			return
+		}
+		_, _ = r.Body.Read(make([]byte, 1))
+		close(begun)
+		<-r.Context().Done()
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})})
+	var older sync.WaitGroup
+	older.Go(func() {
+		f.want(412, "StaleToken", "PUT", "/b/a", "older", "X-Fence-Token: 33", "X-Amz-Meta-Slow: 1")
+	})
+	<-begun
+	f.want(200, "", "PUT", "/b/a", "newer", "X-Fence-Token: 34")
+	older.Wait()
+}

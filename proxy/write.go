@@ -134,6 +134,9 @@ func (x *exchange) throughStore(ctx context.Context, checks []check, p passage) 
 	if body.interrupted() {
 		x.w.Header().Set("Connection", "close")
 	}
+	if err == nil && !body.opened {
+		err = context.Cause(ctx) // the backend gave up because its context was cancelled, and not for a reason of its own
+	}
 	if err != nil {
 		x.drain(drainInterrupted)
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fenceproxy/fenceproxy/backends/s3"
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
 	"go.yaml.in/yaml/v3"
 )
@@ -32,8 +33,9 @@ type config struct {
 // A backendConfig is one store. At least one bucket entry leads to it.
 type backendConfig struct {
 	Name string
-	Type string // file
-	Root string // directory of the objects; never that of another backend, nor one that holds config.Data
+	Type string // file or s3
+	Root string // of a file backend: directory of the objects; never that of another backend, nor one that holds config.Data
+	S3   s3.Options
 }
 
 // maxConfig is the size in bytes from which a file is taken for something else.
@@ -132,19 +134,23 @@ var (
 		{"prefix", nil},
 		{"tls", nil},
 	}
-	backendKeys = []configKey[backendConfig]{
-		{"type", func(r *configReader, n *yaml.Node, b *backendConfig) { r.oneOf(n, &b.Type, "file") }},
+	fileKeys = []configKey[backendConfig]{
+		{"type", readBackendType},
 		{"root", func(r *configReader, n *yaml.Node, b *backendConfig) { r.path(n, &b.Root) }},
-		{"region", nil},
-		{"endpoint", nil},
-		{"path_style", nil},
+		{"stamp", nil},
+	}
+	s3Keys = []configKey[backendConfig]{
+		{"type", readBackendType},
+		{"region", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.Region) }},
+		{"endpoint", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.Endpoint) }},
+		{"path_style", func(r *configReader, n *yaml.Node, b *backendConfig) { r.boolean(n, &b.S3.PathStyle) }},
+		{"profile", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.Profile) }},
+		{"role_arn", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.RoleARN) }},
+		{"access_key", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.AccessKey) }},
+		{"secret_key", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.SecretKey) }},
 		{"conditional", nil},
 		{"settle", nil},
 		{"stamp", nil},
-		{"profile", nil},
-		{"role_arn", nil},
-		{"access_key", nil},
-		{"secret_key", nil},
 	}
 	auditKeys = []configKey[config]{
 		{"keep", func(r *configReader, n *yaml.Node, c *config) { r.duration(n, time.Hour, 36500*day, &c.AuditKeep) }},
@@ -176,19 +182,22 @@ func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
 		if !isBackendName(p.key.Value) {
 			r.fault(p.key, "%q cannot name a backend; write up to 63 lower-case letters, digits, - and _, a letter first", p.key.Value)
 		}
+		keys, needs := fileKeys, []string{"type", "root"}
 		if kind := yamlValueOf(p.value, "type"); kind != nil && kind.Value == "s3" {
-			r.fault(kind, "s3 is %s; file is the type that it has", notSupportedYet)
-			b.used = true
-		} else {
-			b.values = readMapping(r, p.value, backendKeys, &b.backendConfig)
-			for _, key := range []string{"type", "root"} {
-				if b.values != nil && b.values[key] == nil {
-					r.fault(p.key, "backend %s has no %s; write {type: file, root: DIRECTORY}", b.Name, key)
-				}
+			keys, needs = s3Keys, nil
+		}
+		b.values = readMapping(r, p.value, keys, &b.backendConfig)
+		for _, key := range needs {
+			if b.values != nil && b.values[key] == nil {
+				r.fault(p.key, "backend %s has no %s; write {type: file, root: DIRECTORY}", b.Name, key)
 			}
 		}
 		d.backends = append(d.backends, b)
 	}
+}
+
+func readBackendType(r *configReader, n *yaml.Node, b *backendConfig) {
+	r.oneOf(n, &b.Type, "file", "s3")
 }
 
 // finish puts the defaults in that depend on other values, and checks what one value alone does not show.
@@ -208,7 +217,7 @@ func (d *configDraft) finish(r *configReader) {
 
 func (d *configDraft) checkAddresses(r *configReader) {
 	listen, admin := d.values["listen"], d.values["admin"]
-	if host, _, err := splitAddress(d.Listen); err == nil && !host.IsLoopback() && d.values["access_keys"] == nil {
+	if host, _, err := splitAddress(d.Listen); err == nil && !host.IsLoopback() && len(d.AccessKeys) == 0 {
 		r.fault(listen, "%s is reached from other machines, and without access_keys everybody there may write; write access_keys, or a loopback address such as 127.0.0.1:9000", d.Listen)
 	}
 	if r.bad[listen] || r.bad[admin] || !sameAddress(d.Listen, d.Admin) {
@@ -227,7 +236,7 @@ func (d *configDraft) checkRoots(r *configReader) {
 	for i := range d.backends {
 		b := &d.backends[i]
 		node := b.values["root"]
-		if node == nil || r.bad[node] {
+		if node == nil || r.bad[node] || b.Type != "file" {
 			continue
 		}
 		if pathHolds(b.Root, d.Data) && !r.bad[d.values["data"]] {

@@ -103,7 +103,8 @@ func TestShippedConfigIsTheManual(t *testing.T) {
 	}
 	var keys []string
 	for _, list := range [][]string{
-		supportedKeys(configKeys), supportedKeys(registryKeys), supportedKeys(backendKeys), supportedKeys(auditKeys),
+		supportedKeys(configKeys), supportedKeys(registryKeys), supportedKeys(fileKeys), supportedKeys(s3Keys),
+		supportedKeys(accessKeyKeys), supportedKeys(auditKeys),
 		supportedKeys(limitKeys), supportedKeys(bucketKeys), supportedKeys(ruleKeys),
 	} {
 		keys = append(keys, list...)
@@ -168,17 +169,10 @@ func TestConfigNotYet(t *testing.T) {
 		"registry: {endpoints: []}",
 		"registry: {prefix: p}",
 		"registry: {tls: {}}",
-		"backends: {aws: {type: s3, region: r, endpoint: e}}",
-		"backends: {a: {type: file, root: r, conditional: on}}",
-		"backends: {a: {type: file, root: r, settle: 60s}}",
-		"backends: {a: {type: file, root: r, region: r}}",
-		"backends: {a: {type: file, root: r, endpoint: e}}",
-		"backends: {a: {type: file, root: r, path_style: true}}",
+		"backends: {a: {type: s3, conditional: on}}",
+		"backends: {a: {type: s3, settle: 60s}}",
+		"backends: {a: {type: s3, stamp: off}}",
 		"backends: {a: {type: file, root: r, stamp: off}}",
-		"backends: {a: {type: file, root: r, profile: p}}",
-		"backends: {a: {type: file, root: r, role_arn: a}}",
-		"backends: {a: {type: file, root: r, access_key: a}}",
-		"backends: {a: {type: file, root: r, secret_key: a}}",
 		"limits: {buffer: 8MiB}",
 		"limits: {memory: 512MiB}",
 		"buckets: [{name: a, rules: [{match: b, conditional: off}]}]",

@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fenceproxy/fenceproxy/backends/file"
+	"github.com/fenceproxy/fenceproxy/backends/s3"
 	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
 	"github.com/fenceproxy/fenceproxy/proxy"
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
@@ -24,6 +26,7 @@ const auditFile = "audit.db"
 type state struct {
 	lock     *sqlite.DirLock
 	stores   map[string]*file.Store
+	remote   []*s3.Store
 	registry *sqlite.Registry
 	audit    *audit.Log
 	fence    *tokens.Fence
@@ -49,12 +52,9 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 		return nil, err
 	}
 	for _, b := range c.Backends {
-		store, err := file.Open(b.Root, file.Options{UnsafeNetworkFS: f.unsafeNetworkFS})
-		if err != nil {
+		if err := s.openBackend(ctx, b, f, log); err != nil {
 			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 		}
-		s.stores[b.Name] = store
-		s.backends[b.Name] = proxy.Backend{Handler: store}
 	}
 	if err := checkRealRoots(c); err != nil {
 		return nil, err
@@ -76,6 +76,33 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 		})
 	}})
 	return s, nil
+}
+
+// The settle times of S3: how long after the gate a write may still take effect there.
+const (
+	s3Settle     = 60 * time.Second
+	s3SettleLong = 10 * time.Minute // of Copy and Complete
+)
+
+func (s *state) openBackend(ctx context.Context, b backendConfig, f serveFlags, log *slog.Logger) error {
+	if b.Type == "s3" {
+		o := b.S3
+		o.Log = log.With("backend", b.Name)
+		store, err := s3.Open(ctx, o)
+		if err != nil {
+			return err
+		}
+		s.remote = append(s.remote, store)
+		s.backends[b.Name] = proxy.Backend{Handler: store, Settle: s3Settle, SettleLong: s3SettleLong}
+		return nil
+	}
+	store, err := file.Open(b.Root, file.Options{UnsafeNetworkFS: f.unsafeNetworkFS})
+	if err != nil {
+		return err
+	}
+	s.stores[b.Name] = store
+	s.backends[b.Name] = proxy.Backend{Handler: store}
+	return nil
 }
 
 // makeDataDir makes the data directory, and finds out now whether it can be written.
@@ -102,7 +129,11 @@ func checkRealRoots(c *config) error {
 		return err
 	}
 	var roots []string
+	var files []backendConfig
 	for _, b := range c.Backends {
+		if b.Type != "file" {
+			continue
+		}
 		root, err := filepath.EvalSymlinks(b.Root)
 		if err != nil {
 			return err
@@ -112,10 +143,10 @@ func checkRealRoots(c *config) error {
 		}
 		for i, other := range roots {
 			if pathHolds(root, other) || pathHolds(other, root) {
-				return fmt.Errorf("the roots of backends %s and %s, %s and %s, share files: one object would have two fences", b.Name, c.Backends[i].Name, root, other)
+				return fmt.Errorf("the roots of backends %s and %s, %s and %s, share files: one object would have two fences", b.Name, files[i].Name, root, other)
 			}
 		}
-		roots = append(roots, root)
+		roots, files = append(roots, root), append(files, b)
 	}
 	return nil
 }
@@ -220,6 +251,9 @@ func (s *state) close(log *slog.Logger) error {
 		errs = append(errs, s.registry.Close())
 	}
 	for _, store := range s.stores {
+		errs = append(errs, store.Close())
+	}
+	for _, store := range s.remote {
 		errs = append(errs, store.Close())
 	}
 	if s.lock != nil {

@@ -19,7 +19,7 @@ const module = "github.com/fenceproxy/fenceproxy/"
 // docs/life-of-a-write.md draws it.
 var allowed = map[string][]string{
 	"cmd/fenceproxy": {
-		"backends/file", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
+		"backends/file", "backends/s3", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
 	},
 	"proxy":                {"proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
 	"proxy/sigv4":          {},
@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"proxy/admin":          {"proxy/audit", "tokens"},
 	"backends":             {},
 	"backends/file":        {},
+	"backends/s3":          {},
 	"backends/backendtest": {},
 	"tokens":               {},
 	"tokens/sqlite":        {"internal/sqlitedb", "tokens"},

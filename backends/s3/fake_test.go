@@ -1,0 +1,279 @@
+package s3
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// A got is a request as it stood on the wire.
+type got struct {
+	*http.Request
+	head string
+	body []byte
+}
+
+// A fake is a store that does with each connection what the test says, and keeps the requests that came whole.
+type fake struct {
+	*testing.T
+	url  string
+	mu   sync.Mutex
+	all  []got
+	raw  []*recording
+	serv func(f *fake, c *recording, n int)
+}
+
+// A recording is a connection that keeps what came in.
+type recording struct {
+	net.Conn
+	in   *bufio.Reader
+	mu   sync.Mutex
+	read bytes.Buffer
+}
+
+func (r *recording) Read(p []byte) (int, error) {
+	n, err := r.Conn.Read(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.read.Write(p[:n])
+	return n, err
+}
+
+// came is what came in so far.
+func (r *recording) came() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Clone(r.read.Bytes())
+}
+
+// newFake listens. serve has one connection, the n-th, which is closed when it returns.
+func newFake(t *testing.T, serve func(f *fake, c *recording, n int)) *fake {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{T: t, url: "http://" + l.Addr().String(), serv: serve}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for n := 0; ; n++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r := &recording{Conn: c}
+			r.in = bufio.NewReader(r)
+			f.mu.Lock()
+			f.raw = append(f.raw, r)
+			f.mu.Unlock()
+			all.Go(func() {
+				defer c.Close()
+				serve(f, r, n)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		f.mu.Lock()
+		for _, c := range f.raw {
+			_ = c.Close()
+		}
+		f.mu.Unlock()
+		all.Wait()
+	})
+	return f
+}
+
+// request reads one request whole. It says 100 where it is expected.
+func (f *fake) request(c *recording) (got, error) {
+	g, err := readHead(c)
+	if err != nil {
+		return g, err
+	}
+	if g.Header.Get("Expect") != "" {
+		_, _ = io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
+	}
+	if g.body, err = io.ReadAll(g.Body); err != nil {
+		return g, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, g)
+	return g, nil
+}
+
+func readHead(c *recording) (got, error) {
+	from := len(c.came()) - c.in.Buffered()
+	r, err := http.ReadRequest(c.in)
+	if err != nil {
+		return got{}, err
+	}
+	head, _, _ := strings.Cut(string(c.came()[from:]), "\r\n\r\n")
+	return got{Request: r, head: head}, nil
+}
+
+func (f *fake) requests() []got {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]got(nil), f.all...)
+}
+
+const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: \"e\"\r\n\r\nok"
+
+// answering answers every request with this.
+func answering(answer string) func(*fake, *recording, int) {
+	return func(f *fake, c *recording, _ int) {
+		for {
+			g, err := f.request(c)
+			if err != nil {
+				return
+			}
+			if g.Method == http.MethodHead {
+				_, _ = io.WriteString(c, strings.TrimSuffix(answer, "ok"))
+			} else {
+				_, _ = io.WriteString(c, answer)
+			}
+		}
+	}
+}
+
+// do sends one request through the store.
+func do(s *Store, method, target string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, body)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// A gated body has its content, then waits at the gate, and ends with end.
+type gated struct {
+	io.Reader
+	atGate func() error
+	once   sync.Once
+	end    error
+	reads  int
+}
+
+func (g *gated) Read(p []byte) (int, error) {
+	g.reads++
+	n, err := g.Reader.Read(p)
+	if err == io.EOF {
+		g.once.Do(func() {
+			if g.end = g.atGate(); g.end == nil {
+				g.end = io.EOF
+			}
+		})
+		return n, g.end
+	}
+	return n, err
+}
+
+func (g *gated) Close() error { return nil }
+
+// put sends content that waits at a gate.
+func put(ctx context.Context, s *Store, content []byte, gate func() error, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/bucket/key", nil)
+	r.Body, r.ContentLength = &gated{Reader: bytes.NewReader(content), atGate: gate}, int64(len(content))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// checkSignature signs what came in once more, with the SDK, and compares.
+func checkSignature(t *testing.T, g got) {
+	t.Helper()
+	auth := g.Header.Get("Authorization")
+	_, rest, _ := strings.Cut(auth, "SignedHeaders=")
+	signed, _, found := strings.Cut(rest, ",")
+	if !found {
+		t.Fatalf("no signature in %q", g.head)
+	}
+	again := &http.Request{Method: g.Method, Host: g.Host, URL: g.URL, Header: http.Header{}, ContentLength: -1}
+	for name := range strings.SplitSeq(signed, ";") {
+		switch name {
+		case "host":
+		case "content-length":
+			again.ContentLength = g.ContentLength
+		default:
+			again.Header[http.CanonicalHeaderKey(name)] = g.Header.Values(name)
+		}
+	}
+	for name := range g.Header {
+		if strings.HasPrefix(name, "X-Amz-") && !strings.Contains(";"+signed+";", ";"+strings.ToLower(name)+";") {
+			t.Errorf("%s is not signed", name)
+		}
+	}
+	at, err := time.Parse(dateFormat, g.Header.Get(dateHeader))
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := aws.Credentials{AccessKeyID: testKey, SecretAccessKey: testSecret, SessionToken: g.Header.Get("X-Amz-Security-Token")}
+	hash := g.Header.Get("X-Amz-Content-Sha256")
+	err = v4.NewSigner().SignHTTP(t.Context(), who, again, hash, "s3", testRegion, at, func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := again.Header.Get("Authorization"); auth != want {
+		t.Errorf("the signature of %q is\n%s, want\n%s", g.head, auth, want)
+	}
+	if hash != signedChunks && hash != sha256Hex(g.body) {
+		t.Errorf("x-amz-content-sha256 is %s: it is not the body's", hash)
+	}
+}
+
+func sha256Hex(p []byte) string {
+	sum := sha256Sum(p)
+	return hex.EncodeToString(sum[:])
+}
+
+// unframe takes the chunks apart and checks the chain of their signatures.
+func unframe(t *testing.T, g got) []byte {
+	t.Helper()
+	at, err := time.Parse(dateFormat, g.Header.Get(dateHeader))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, seed, _ := strings.Cut(g.Header.Get("Authorization"), "Signature=")
+	links := newChain(aws.Credentials{SecretAccessKey: testSecret}, testRegion, at, seed)
+	var data []byte
+	rest := g.body
+	for {
+		head, after, found := bytes.Cut(rest, []byte(crlf))
+		size, signature, _ := strings.Cut(string(head), signatureIs)
+		n, err := parseHex(size)
+		if !found || err != nil || len(after) < n+2 || string(after[n:n+2]) != crlf {
+			t.Fatalf("a chunk begins with %.100q, and %d bytes follow", head, len(after))
+		}
+		if want := links.next(after[:n]); signature != want {
+			t.Fatalf("a chunk of %d bytes is signed %s, want %s", n, signature, want)
+		}
+		data, rest = append(data, after[:n]...), after[n+2:]
+		if n == 0 {
+			break
+		}
+	}
+	if len(rest) > 0 {
+		t.Fatalf("after the last chunk come %d bytes", len(rest))
+	}
+	return data
+}
+
+var errBody = errors.New("the client hung up")
