@@ -427,3 +427,35 @@ func TestBackendThatGivesUpWithItsContext(t *testing.T) {
 	f.want(200, "", "PUT", "/b/a", "newer", "X-Fence-Token: 34")
 	older.Wait()
 }
+
+// TestBucketsOfSeveralBackends: each shows what leads to it, and one that does not answer is no empty list.
+func TestBucketsOfSeveralBackends(t *testing.T) {
+	listing := func(names ...string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			var list bucketList
+			for _, n := range names {
+				list.Buckets = append(list.Buckets, struct{ Name, CreationDate string }{n, "2026-01-01T00:00:00.000Z"})
+			}
+			body, _ := xml.Marshal(list)
+			_, _ = w.Write(body)
+		})
+	}
+	table, err := rules.New([]rules.Bucket{{Name: "s3-*", Backend: "one"}, {Name: "*", Backend: "two"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(one, two http.Handler) *httptest.ResponseRecorder {
+		h := New(Config{Rules: table, Backends: map[string]Backend{"one": {Handler: one}, "two": {Handler: two}}, Log: slog.New(slog.DiscardHandler)})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w
+	}
+	var got bucketList
+	w := ask(listing("s3-b", "other"), listing("a", "s3-c", "z"))
+	if err := xml.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Buckets) != 3 || got.Buckets[0].Name != "a" || got.Buckets[1].Name != "s3-b" || got.Buckets[2].Name != "z" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if w := ask(listing("s3-b"), answering(403)); w.Code != 403 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -112,13 +112,25 @@ type bucketList struct {
 	} `xml:"Buckets>Bucket"`
 }
 
-// listBuckets gathers the buckets of all backends. One that the configuration leads elsewhere is not shown.
+// listBuckets hands the question on where there is one backend. Of several it gathers all buckets; one that the configuration leads
+// elsewhere is not shown.
 func (x *exchange) listBuckets() error {
+	if len(x.h.Backends) == 1 {
+		for _, b := range x.h.Backends {
+			b.ServeHTTP(x.w, x.toBackend())
+		}
+		return nil
+	}
 	var all bucketList
 	for name, b := range x.h.Backends {
-		list, err := x.bucketsOf(name, b)
-		if err != nil {
-			return err
+		rec := x.askBuckets(b)
+		if rec.status != http.StatusOK {
+			rec.replay(x.w)
+			return nil
+		}
+		var list bucketList
+		if err := xml.Unmarshal(rec.body, &list); err != nil {
+			return fmt.Errorf("backend %s answered ListBuckets with what cannot be read: %w", name, err)
 		}
 		all.Owner = list.Owner
 		for _, entry := range list.Buckets {
@@ -141,16 +153,11 @@ func (x *exchange) listBuckets() error {
 	return nil
 }
 
-func (x *exchange) bucketsOf(name string, b Backend) (list bucketList, err error) {
-	rec := newRecorder(http.Header{})
+func (x *exchange) askBuckets(b Backend) *recorder {
+	rec := newRecorder(x.w.Header())
 	out := x.toBackend()
 	out.Method = http.MethodGet
+	out.URL.RawQuery = "" // whole: pages of several stores do not fit together
 	b.ServeHTTP(rec, out)
-	if rec.status != http.StatusOK {
-		return list, fmt.Errorf("backend %s answered ListBuckets with %d", name, rec.status)
-	}
-	if err := xml.Unmarshal(rec.body, &list); err != nil {
-		return list, fmt.Errorf("backend %s answered ListBuckets with what cannot be read: %w", name, err)
-	}
-	return list, nil
+	return rec
 }
