@@ -37,6 +37,7 @@ func (c *client) newBucket() string {
 }
 
 func (c *client) removeBucket(b string) {
+	c.abortAll(b)
 	for {
 		page := c.list(b, url.Values{})
 		for _, o := range page.Contents {

@@ -19,7 +19,12 @@ type Harness struct {
 	NoConditionalPut    bool
 	NoConditionalDelete bool
 
-	// AllOperations is set where sub-resources, copies and the like work. Where it is not, they must be answered 501, lest a
+	// The same for the destination of CopyObject, for CompleteMultipartUpload, and for the entries of DeleteObjects.
+	NoConditionalCopy     bool
+	NoConditionalComplete bool
+	NoConditionalBatch    bool
+
+	// AllOperations is set where sub-resources that the contract does not ask for work, such as tagging. Where it is not, they must be answered 501, lest a
 	// PUT of an object's tags become its content.
 	AllOperations bool
 
@@ -62,6 +67,33 @@ func (h Harness) Run(t *testing.T) {
 		{name: "Conditions/RaceToReplace", skip: h.NoConditionalPut, run: testRaceToReplace},
 		{name: "Conditions/Delete", skip: h.NoConditionalDelete, run: testConditionalDelete},
 		{name: "Conditions/DeleteRace", skip: h.NoConditionalDelete || h.NoConditionalPut, run: testDeleteRace},
+		{name: "Copy/RoundTrip", run: testCopy},
+		{name: "Copy/Metadata", run: testCopyMetadata},
+		{name: "Copy/Refused", run: testCopyRefused},
+		{name: "Copy/SourceConditions", run: testCopySourceConditions},
+		{name: "Copy/Conditions", skip: h.NoConditionalCopy, run: testCopyConditions},
+		{name: "Copy/OneVersion", run: testCopyOneVersion},
+		{name: "Batch/Delete", run: testBatch},
+		{name: "Batch/Malformed", run: testBatchMalformed},
+		{name: "Batch/BodyFails", run: testBatchBodyFails},
+		{name: "Batch/Conditions", skip: h.NoConditionalBatch, run: testBatchConditions},
+		{name: "Batch/KeysThatCannotBe", skip: !h.TreeKeys, run: testBatchTreeKeys},
+		{name: "Multipart/RoundTrip", run: testMultipart},
+		{name: "Multipart/RandomParts", run: testMultipartRandom},
+		{name: "Multipart/Replaced", run: testPartReplaced},
+		{name: "Multipart/BodyFails", run: testPartBodyFails},
+		{name: "Multipart/HeldEnd", run: testCompleteHeldEnd},
+		{name: "Multipart/Refused", run: testMultipartRefused},
+		{name: "Multipart/NoSuchUpload", run: testNoSuchUpload},
+		{name: "Multipart/Repeated", run: testCompleteRepeated},
+		{name: "Multipart/Abort", run: testAbort},
+		{name: "Multipart/Copy", run: testPartCopy},
+		{name: "Multipart/ListParts", run: testListParts},
+		{name: "Multipart/ListUploads", run: testListUploads},
+		{name: "Multipart/Conditions", skip: h.NoConditionalComplete, run: testConditionalComplete},
+		{name: "Multipart/RaceToComplete", run: testCompleteRace},
+		{name: "Multipart/RaceWithAbort", run: testAbortRace},
+		{name: "Multipart/Bucket", run: testUploadsOfBucket},
 		{name: "Read/Missing", run: testReadMissing},
 		{name: "Read/Head", run: testHead},
 		{name: "Read/Ranges", run: testRanges},

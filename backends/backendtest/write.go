@@ -250,8 +250,9 @@ func testSharedPrefixes(c *client) {
 func testOtherOperations(c *client) {
 	c.put("key", "content")
 	for _, ask := range []string{
-		"PUT ?tagging", "PUT ?acl", "PUT ?retention", "PUT ?legal-hold", "PUT ?partNumber=1&uploadId=x", "PUT ?unheard-of", "PUT ?versionId=1",
-		"PUT ?tagging;", "DELETE ?tagging", "DELETE ?uploadId=x", "DELETE ?versionId=null", "POST ?uploads", "POST ?restore", "POST ?uploadId=x", "POST ",
+		"PUT ?tagging", "PUT ?acl", "PUT ?retention", "PUT ?legal-hold", "PUT ?partNumber=1", "PUT ?uploadId=x", "PUT ?unheard-of", "PUT ?versionId=1",
+		"PUT ?tagging;", "DELETE ?tagging", "DELETE ?versionId=null", "DELETE ?uploadId=x&tagging", "POST ?restore", "POST ?uploads&acl", "POST ",
+		"PUT ?partNumber=1&uploadId=x&acl", "PUT ?partNumber=1&uploadId=x&uploadId=y", "POST ?uploadId=x&restore", "GET ?partNumber=1", "HEAD ?partNumber=1",
 		"PATCH ", "GET ?acl", "GET ?tagging", "GET ?attributes", "HEAD ?versionId=1",
 	} {
 		method, query, _ := strings.Cut(ask, " ")
@@ -260,11 +261,14 @@ func testOtherOperations(c *client) {
 			c.Errorf("%s: %d %s, want 501", ask, a.status, a.body)
 		}
 	}
-	for _, ask := range []string{"PUT ?versioning", "PUT ?lifecycle", "PUT ?policy", "GET ?versions", "GET ?uploads", "DELETE ?lifecycle", "POST ?delete"} {
+	for _, ask := range []string{"PUT ?versioning", "PUT ?lifecycle", "PUT ?policy", "GET ?versions", "GET ?uploads&versions", "DELETE ?lifecycle", "POST ?delete&acl"} {
 		method, query, _ := strings.Cut(ask, " ")
 		c.want(c.do(method, "/"+c.bucket+query, strings.NewReader("<X/>")), http.StatusNotImplemented, "NotImplemented")
 	}
-	c.want(c.do(http.MethodPut, c.key("copy"), nil, "X-Amz-Copy-Source", url.PathEscape(c.bucket+"/key")), http.StatusNotImplemented, "NotImplemented")
+	for _, query := range []string{"?tagging", "?acl"} {
+		a := c.do(http.MethodPut, c.key("copy")+query, nil, "X-Amz-Copy-Source", url.PathEscape(c.bucket+"/key"))
+		c.want(a, http.StatusNotImplemented, "NotImplemented")
+	}
 	c.want(c.do(http.MethodPut, c.key("append"), strings.NewReader("x"), "X-Amz-Write-Offset-Bytes", "7"), http.StatusNotImplemented, "NotImplemented")
 	c.absent("copy")
 	c.absent("append")

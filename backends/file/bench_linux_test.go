@@ -70,3 +70,23 @@ func BenchmarkList1000Of5000(b *testing.B) {
 		ask(b, s, "GET", "/bucket?list-type=2&start-after=dir/key-2000", "", 200)
 	}
 }
+
+// BenchmarkComplete64MiB completes uploads of eight parts; the parts are uploaded outside of the time.
+func BenchmarkComplete64MiB(b *testing.B) {
+	s, part := benchStore(b), strings.Repeat("x", 8<<20)
+	b.SetBytes(64 << 20)
+	for b.Loop() {
+		b.StopTimer()
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest("POST", "/bucket/key?uploads", nil))
+		_, id, _ := strings.Cut(w.Body.String(), "<UploadId>")
+		id, _, _ = strings.Cut(id, "<")
+		var list strings.Builder
+		for n := range 8 {
+			ask(b, s, "PUT", fmt.Sprintf("/bucket/key?partNumber=%d&uploadId=%s", n+1, id), part, 200)
+			fmt.Fprintf(&list, "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", n+1, md5Of(part))
+		}
+		b.StartTimer()
+		ask(b, s, "POST", "/bucket/key?uploadId="+id, "<CompleteMultipartUpload>"+list.String()+"</CompleteMultipartUpload>", 200)
+	}
+}

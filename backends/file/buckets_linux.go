@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"encoding/xml"
 	"errors"
 	"io/fs"
@@ -114,18 +115,32 @@ func (s *Store) createBucket(w http.ResponseWriter, r *http.Request, bucket stri
 	if err := drain(r); err != nil {
 		return err
 	}
-	s.tree.Lock()
-	defer s.tree.Unlock()
-	if err := s.settle(); err != nil {
-		return unchanged("syncing the file system", err)
-	}
-	if err := s.makeBucket(bucket); err != nil {
+	ended, err := s.makeBucketAlone(r.Context(), bucket)
+	s.sweepAll(ended)
+	if err != nil {
 		return err
 	}
 	w.Header().Set("Location", "/"+bucket)
 	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
 	return nil
+}
+
+// makeBucketAlone makes the bucket while nothing else is in the tree. It also ends what uploads an earlier bucket with this name has left, and
+// returns their ids.
+func (s *Store) makeBucketAlone(ctx context.Context, bucket string) (ended []string, err error) {
+	s.tree.Lock()
+	defer s.tree.Unlock()
+	if err := s.settle(); err != nil {
+		return nil, unchanged("syncing the file system", err)
+	}
+	var st unix.Stat_t
+	if err := s.sys.fstatat(s.rootFD, bucket, &st); errors.Is(err, fs.ErrNotExist) {
+		if ended, err = s.endAll(ctx, bucket); err != nil {
+			return ended, unchanged("ending the uploads of an earlier bucket with this name", err)
+		}
+	}
+	return ended, s.makeBucket(bucket)
 }
 
 func (s *Store) makeBucket(bucket string) error {
@@ -150,7 +165,7 @@ func (s *Store) makeBucket(bucket string) error {
 	return nil
 }
 
-// deleteBucket removes a bucket that has no objects, and the empty directories that a crash or another program left in it.
+// deleteBucket removes a bucket that has no objects, with the uploads that are open in it and the empty directories that a crash or another program left in it.
 func (s *Store) deleteBucket(w http.ResponseWriter, r *http.Request, bucket string) error {
 	if err := drain(r); err != nil {
 		return err
@@ -162,7 +177,9 @@ func (s *Store) deleteBucket(w http.ResponseWriter, r *http.Request, bucket stri
 	if err := s.holdsNothing(s.rootFD, bucket, r.Context().Err); err == errHolds {
 		return bucketNotEmpty(bucket)
 	}
-	if err := s.removeBucket(r, bucket); err != nil {
+	ended, err := s.removeBucket(r, bucket)
+	s.sweepAll(ended)
+	if err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -173,26 +190,29 @@ func bucketNotEmpty(bucket string) error {
 	return refuse(http.StatusConflict, "BucketNotEmpty", "The bucket %s is not empty: there are objects, or other files, in it.", bucket)
 }
 
-func (s *Store) removeBucket(r *http.Request, bucket string) error {
+// removeBucket returns the ids of the bucket's uploads: they ended with it.
+func (s *Store) removeBucket(r *http.Request, bucket string) (ended []string, err error) {
 	s.tree.Lock()
 	defer s.tree.Unlock()
 	var st unix.Stat_t
 	if err := s.sys.fstatat(s.rootFD, bucket, &st); errors.Is(err, fs.ErrNotExist) {
-		return noSuchBucket(bucket)
+		return nil, noSuchBucket(bucket)
 	} else if err != nil {
-		return unchanged("looking for the bucket", err)
+		return nil, unchanged("looking for the bucket", err)
 	}
-	err := s.removeEmpty(s.rootFD, bucket, r.Context().Err)
+	err = s.removeEmpty(s.rootFD, bucket, r.Context().Err)
 	switch {
 	case errors.Is(err, errHolds) || errors.Is(err, unix.ENOTEMPTY):
-		return bucketNotEmpty(bucket)
+		return nil, bucketNotEmpty(bucket)
 	case err != nil && s.still(s.rootFD, bucket, &st):
-		return unchanged("removing the bucket's directory", err)
+		return nil, unchanged("removing the bucket's directory", err)
 	case err != nil:
-		return unknown("removing the bucket's directory", err)
+		return nil, unknown("removing the bucket's directory", err)
 	}
 	if err := s.sys.fsync(s.rootFD); err != nil {
-		return unknown("syncing the root", err)
+		return nil, unknown("syncing the root", err)
 	}
-	return nil
+	// An upload that is left now belongs to no bucket. It ends before a bucket with this name is made again, or at the next Open.
+	ended, _ = s.endAll(context.WithoutCancel(r.Context()), bucket)
+	return ended, nil
 }

@@ -2,9 +2,9 @@ package file
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +17,7 @@ import (
 //	fsync(dir)                                      then 204, also if nothing was there: another DELETE may not have got so far
 //	unlinkat(meta, INODE-MTIME)                     if there are side files
 //	unlinkat(…, COMPONENT, AT_REMOVEDIR) …          until one is not empty
-func (s *Store) deleteObject(w http.ResponseWriter, r *http.Request, n name) error {
+func (s *Store) deleteObject(w http.ResponseWriter, r *http.Request, n name, _ url.Values) error {
 	c, err := conditionsOf(r.Header)
 	if err != nil {
 		return err
@@ -103,23 +103,3 @@ func (s *Store) unlink(dir int, base string, c conditions) (*unix.Stat_t, error)
 	}
 	return &st, nil
 }
-
-// drain reads a body that an operation has no use for: its end is the gate also then.
-func drain(r *http.Request) error {
-	if r.Body == nil {
-		return nil
-	}
-	n, err := io.Copy(io.Discard, io.LimitReader(r.Body, maxIdleBody+1))
-	if err != nil {
-		return badBody(err)
-	}
-	if n > maxIdleBody {
-		return invalidArgument("The body is longer than this operation allows.")
-	}
-	if r.ContentLength >= 0 && n != r.ContentLength {
-		return refuse(http.StatusBadRequest, "IncompleteBody", "The body has %d bytes; Content-Length says %d.", n, r.ContentLength)
-	}
-	return nil
-}
-
-const maxIdleBody = 64 << 10 // bytes

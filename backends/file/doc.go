@@ -20,12 +20,32 @@
 // takes empty directories away again, for S3 has no directories. Both happen while no other write is in the tree, so a commit
 // relies neither on a directory that is about to go nor on one that a loss of power could take.
 //
+// # Copies, batches and uploads in parts
+//
+// A copy reads one open file of the source, so that a write which replaces the source meanwhile does not show, into a temporary
+// file, and goes on as a PUT does past its gate. A source that another program changes in place meanwhile is answered 503. The
+// kernel copies where it can (copy_file_range). A copy of an object that was uploaded in parts has the MD5 of its content as ETag.
+//
+// DeleteObjects removes key by key and syncs each directory once. A key that was not removed is an Error in the answer; one whose outcome
+// is unknown makes the whole answer 500.
+//
+// An upload in parts is a directory, root/.fenceproxy/uploads/ID, with a file for each part and a record of bucket, key and metadata.
+// While the record is there, the upload is. A part is written as a PUT is, with its MD5 in its attribute, and renamed to its number, so
+// that a part is replaced as one step and is durable when it was answered. Nothing of it can be seen in the bucket.
+//
+// CompleteMultipartUpload reads its list, whose end is the gate, copies the parts into one temporary file, and goes on as a PUT does;
+// until the object is there that needs the space twice. Then it removes the record, durably, and the parts. The object's attribute
+// keeps the upload's id: a Complete that is repeated, because its answer was lost, gets the same answer while the object is still that
+// upload's, whatever conditions it carries. If we crash between rename and removal, the next [Open] removes the upload, for it finds its
+// object. It also removes what is left of uploads without a record, and of those whose bucket is gone. A bucket that is
+// deleted takes its uploads with it, and a new one with its name does not get them back.
+//
 // # What the answers mean
 //
 // A failure before the rename, such as a full disk, is answered 503: the old version is in its place and nothing of the write will
 // ever be seen. After a failed rename or unlink the store looks whether it took place, and answers 503 only if it did not. When the
 // sync of the directory fails, the answer is 500: the new version can be seen, and nobody knows whether it will
-// survive the loss of power.
+// survive the loss of power. For parts and uploads, "seen" is what a list of them shows.
 //
 // # Keys and names
 //

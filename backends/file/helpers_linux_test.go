@@ -11,11 +11,15 @@ import (
 	"testing"
 )
 
+// syncfs waits for everything that any program writes to the disk, at each Open. No test can see what it has made durable.
+func init() { kernel.syncfs = kernel.fsync }
+
 // A bench is a store under test with a bucket in it.
 type bench struct {
 	*testing.T
 	*Store
 	dir string
+	up  *up // of tests that need one
 }
 
 func newBench(t *testing.T, o Options) *bench {
@@ -34,6 +38,7 @@ func (b *bench) reopen(o Options) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	s.minPart = 4 // bytes
 	b.Store = s
 	b.Cleanup(func() { _ = s.Close() })
 }

@@ -206,23 +206,14 @@ func (l *listing) object(dir int, path, name string) error {
 
 // metaOf returns nil for an object that is gone since its name was read.
 func (l *listing) metaOf(dir int, name string) (*meta, error) {
-	for {
-		fd, st, err := l.s.openRegular(dir, name)
-		if missing(err) || err == errNotRegular {
-			return nil, nil
-		} else if err != nil {
-			return nil, err
-		}
-		m, err := l.s.metaOf(fd, st)
-		_ = unix.Close(fd)
-		if err == errReplaced {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		m.size = st.Size
-		return m, nil
+	fd, m, err := l.s.openWithMeta(dir, name)
+	if missing(err) || err == errNotRegular {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
 	}
+	_ = unix.Close(fd)
+	return m, nil
 }
 
 // has says whether a common prefix has been listed: in this answer, or in one before. After a key within it, S3 counts it as listed.

@@ -22,7 +22,7 @@ const (
 	maxUserMetadata = 2 << 10 // bytes of names and values: S3's limit
 	maxAttribute    = 64 << 10
 	usualAttribute  = 1 << 10 // asked for first: the kernel clears as much memory as it is offered
-	maxSide         = 1 << 20 // net/http lets no more headers in
+	maxSide         = 1 << 20 // bytes, also of an upload's record
 	defaultType     = "binary/octet-stream"
 )
 
@@ -35,6 +35,7 @@ type meta struct {
 	size    int64
 	mtime   int64 // of the file, in nanoseconds since 1970
 	headers map[string]string
+	upload  string // the id of the upload that the object was assembled from, if it was
 }
 
 func (m *meta) quotedETag() string { return `"` + m.etag + `"` }
@@ -68,6 +69,10 @@ func headersOf(h http.Header) (map[string]string, error) {
 	return keep, nil
 }
 
+func metadataTooLarge(size int) error {
+	return refuse(http.StatusBadRequest, "MetadataTooLarge", "All metadata has %d bytes as the file store writes it; at most %d are allowed.", size, maxSide)
+}
+
 func withoutToken(list, token string) string {
 	var rest []string
 	for t := range strings.SplitSeq(list, ",") {
@@ -87,10 +92,32 @@ func (m *meta) encode() []byte {
 		"size":  {strconv.FormatInt(m.size, 10)},
 		"mtime": {strconv.FormatInt(m.mtime, 10)},
 	}
-	for k, v := range m.headers {
+	if m.upload != "" {
+		q.Set("upload", m.upload)
+	}
+	encodeHeaders(q, m.headers)
+	return []byte(q.Encode())
+}
+
+func encodeHeaders(q url.Values, headers map[string]string) {
+	for k, v := range headers {
 		q.Set(strings.ToLower(k), v)
 	}
-	return []byte(q.Encode())
+}
+
+func decodeHeaders(q url.Values) map[string]string {
+	headers := map[string]string{}
+	for k := range q {
+		if h := http.CanonicalHeaderKey(k); strings.HasPrefix(h, metaPrefix) {
+			headers[h] = q.Get(k)
+		}
+	}
+	for _, h := range kept {
+		if v := q.Get(strings.ToLower(h)); v != "" {
+			headers[h] = v
+		}
+	}
+	return headers
 }
 
 // decodeMeta reads what encode wrote. Another version, or what some other program wrote there, is no metadata.
@@ -99,22 +126,12 @@ func decodeMeta(text []byte) (*meta, bool) {
 	if err != nil || q.Get("v") != metaVersion || q.Get("etag") == "" {
 		return nil, false
 	}
-	m := &meta{etag: q.Get("etag"), headers: map[string]string{}}
+	m := &meta{etag: q.Get("etag"), headers: decodeHeaders(q), upload: q.Get("upload")}
 	var sizeErr, mtimeErr error
 	m.size, sizeErr = strconv.ParseInt(q.Get("size"), 10, 64)
 	m.mtime, mtimeErr = strconv.ParseInt(q.Get("mtime"), 10, 64)
 	if sizeErr != nil || mtimeErr != nil {
 		return nil, false
-	}
-	for k := range q {
-		if h := http.CanonicalHeaderKey(k); strings.HasPrefix(h, metaPrefix) {
-			m.headers[h] = q.Get(k)
-		}
-	}
-	for _, h := range kept {
-		if v := q.Get(strings.ToLower(h)); v != "" {
-			m.headers[h] = v
-		}
 	}
 	return m, true
 }
@@ -212,6 +229,9 @@ func (s *Store) readSide(st *unix.Stat_t) ([]byte, error) {
 // writeSide makes the side file of a temporary file, durably. No object refers to it yet: if we crash here, the next Open removes
 // it together with the temporary file.
 func (s *Store) writeSide(st *unix.Stat_t, text []byte) error {
+	if len(text) > maxSide {
+		return metadataTooLarge(len(text))
+	}
 	s.sides.Store(true)
 	fd, err := s.sys.openat(s.sideFD, sideName(st), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -3,6 +3,7 @@ package file
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -18,6 +19,12 @@ type name struct {
 	dirs   []string // the directories between bucket and file, outermost first
 	base   string   // the file
 }
+
+// key is the object's key.
+func (n name) key() string { return strings.Join(append(slices.Clone(n.dirs), n.base), "/") }
+
+// same says whether two names are one object.
+func (n name) same(o name) bool { return n.bucket == o.bucket && n.key() == o.key() }
 
 // splitPath takes the decoded path of a request apart. Both are empty at the service level.
 func splitPath(path string) (bucket, key string) {

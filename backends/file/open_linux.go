@@ -17,6 +17,7 @@ const (
 	tempDir      = "tmp"
 	sideDir      = "meta"
 	registryFile = "registry"
+	uploadsDir   = "uploads"
 )
 
 // A Store serves the files below a root as S3 objects. It is an [net/http.Handler]; its methods may be called from many goroutines at once.
@@ -26,7 +27,7 @@ type Store struct {
 	forceSide bool
 
 	// Open directories. They are set by Open and closed by Close, when no request runs any more.
-	rootFD, ownFD, tempFD, sideFD int
+	rootFD, ownFD, tempFD, sideFD, uploadsFD int
 
 	// running counts the calls that use the descriptors, and Close waits for them: one that is closed under a request may be
 	// another directory's a moment later. life guards closed, and that nobody is counted after it is set. No lock is held while a call
@@ -46,6 +47,12 @@ type Store struct {
 	// unsynced says that a directory may be in the tree that is not durable. The next write syncs the file system before it relies on any.
 	unsynced bool
 
+	// uploads are the locks of the uploads in parts. A call takes one before keys and tree.
+	uploads uploadLocks
+
+	// minPart is the least size of every part but the last, in bytes. Tests make it small.
+	minPart int64
+
 	// registry guards the file with the registry's id.
 	registry sync.Mutex
 
@@ -57,7 +64,7 @@ type Store struct {
 // or the end of the process, however it ends. It removes what an earlier run left of unfinished writes, and makes the
 // directories durable that such a run may have made.
 func Open(root string, o Options) (*Store, error) {
-	s := &Store{root: root, sys: &kernel, forceSide: o.ForceSideFiles, rootFD: -1, ownFD: -1, tempFD: -1, sideFD: -1}
+	s := &Store{root: root, sys: &kernel, forceSide: o.ForceSideFiles, minPart: minPart, rootFD: -1, ownFD: -1, tempFD: -1, sideFD: -1, uploadsFD: -1}
 	if err := s.open(o); err != nil {
 		_ = s.Close() // the first error tells more
 		return nil, fmt.Errorf("file store %s: %w", root, err)
@@ -87,6 +94,12 @@ func (s *Store) open(o Options) error {
 	if err := s.removeTemps(); err != nil {
 		return fmt.Errorf("removing what an earlier run left: %w", err)
 	}
+	if err := s.removeEnded(); err != nil {
+		return fmt.Errorf("removing what an earlier run left of uploads: %w", err)
+	}
+	if err := s.lookForSides(); err != nil {
+		return fmt.Errorf("looking for side files: %w", err)
+	}
 	if err := s.refuseMerging(); err != nil {
 		return err
 	}
@@ -106,7 +119,7 @@ func (s *Store) openOwn() error {
 		fd     *int
 		parent *int
 		name   string
-	}{{&s.ownFD, &s.rootFD, ownDir}, {&s.tempFD, &s.ownFD, tempDir}, {&s.sideFD, &s.ownFD, sideDir}} {
+	}{{&s.ownFD, &s.rootFD, ownDir}, {&s.tempFD, &s.ownFD, tempDir}, {&s.sideFD, &s.ownFD, sideDir}, {&s.uploadsFD, &s.ownFD, uploadsDir}} {
 		if err := unix.Mkdirat(*d.parent, d.name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -143,7 +156,7 @@ func (s *Store) removeTemps() error {
 			return err
 		}
 	}
-	return s.lookForSides()
+	return nil
 }
 
 // lookForSides spares a store that has no side files the look for one at every foreign file.
@@ -256,7 +269,7 @@ func (s *Store) Close() error {
 	if !first {
 		return nil
 	}
-	for _, fd := range []int{s.sideFD, s.tempFD, s.ownFD, s.rootFD} { // the root last: its lock says that we are done
+	for _, fd := range []int{s.uploadsFD, s.sideFD, s.tempFD, s.ownFD, s.rootFD} { // the root last: its lock says that we are done
 		if fd >= 0 {
 			_ = unix.Close(fd) // of directories opened for reading: nothing is lost
 		}

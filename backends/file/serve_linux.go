@@ -64,30 +64,70 @@ func (s *Store) serveBucket(w http.ResponseWriter, r *http.Request, bucket strin
 	case r.Method == http.MethodDelete && !hasOther(q, nil):
 		return s.deleteBucket(w, r, bucket)
 	}
+	for _, op := range ofBucket {
+		if op.asked(r, q) {
+			return op.serve(s, w, r, bucket, q)
+		}
+	}
 	return unknownOperation(r, q, "a bucket", listParameters(q))
 }
 
 func (s *Store) serveObject(w http.ResponseWriter, r *http.Request, bucket, key string, q url.Values) error {
-	read := r.Method == http.MethodGet || r.Method == http.MethodHead
-	switch {
-	case read && !hasOther(q, overrides):
-	case r.Method == http.MethodPut && r.Header["X-Amz-Copy-Source"] != nil:
-		return notImplemented("CopyObject and UploadPartCopy are not implemented by the file store.")
-	case (r.Method == http.MethodPut || r.Method == http.MethodDelete) && !hasOther(q, nil):
-	default:
-		return unknownOperation(r, q, "an object", overrides)
+	for _, op := range ofObject {
+		if !op.asked(r, q) {
+			continue
+		}
+		n, err := parseName(bucket, key)
+		if err != nil {
+			return err
+		}
+		return op.serve(s, w, r, n, q)
 	}
-	n, err := parseName(bucket, key)
-	if err != nil {
-		return err
+	return unknownOperation(r, q, "an object", overrides)
+}
+
+// An operation is known by its method, the parameters that it has, and whether it names a source. on is what it is for: a bucket's
+// name, or an object's.
+type operation[on any] struct {
+	method string
+	must   []string // parameters
+	may    []string
+	copies bool
+	serve  func(*Store, http.ResponseWriter, *http.Request, on, url.Values) error
+}
+
+func (op operation[on]) asked(r *http.Request, q url.Values) bool {
+	if _, copies := r.Header["X-Amz-Copy-Source"]; r.Method != op.method || copies != op.copies {
+		return false
 	}
-	switch r.Method {
-	case http.MethodPut:
-		return s.putObject(w, r, n)
-	case http.MethodDelete:
-		return s.deleteObject(w, r, n)
+	for _, p := range op.must {
+		if len(q[p]) != 1 { // of two upload ids, the proxy could have judged the other one
+			return false
+		}
 	}
-	return s.getObject(w, r, n, q)
+	return !hasOther(q, append(slices.Clone(op.may), op.must...))
+}
+
+var ofBucket = []operation[string]{
+	{method: http.MethodPost, must: []string{"delete"}, serve: (*Store).deleteObjects},
+	{
+		method: http.MethodGet, must: []string{"uploads"}, serve: (*Store).listUploads,
+		may: []string{"prefix", "delimiter", "encoding-type", "key-marker", "upload-id-marker", "max-uploads"},
+	},
+}
+
+var ofObject = []operation[name]{
+	{method: http.MethodGet, may: overrides, serve: (*Store).getObject},
+	{method: http.MethodHead, may: overrides, serve: (*Store).getObject},
+	{method: http.MethodPut, serve: (*Store).putObject},
+	{method: http.MethodPut, copies: true, serve: (*Store).copyObject},
+	{method: http.MethodDelete, serve: (*Store).deleteObject},
+	{method: http.MethodPost, must: []string{"uploads"}, serve: (*Store).createUpload},
+	{method: http.MethodPut, must: []string{"partNumber", "uploadId"}, serve: (*Store).uploadPart},
+	{method: http.MethodPut, must: []string{"partNumber", "uploadId"}, copies: true, serve: (*Store).uploadPartCopy},
+	{method: http.MethodPost, must: []string{"uploadId"}, serve: (*Store).completeUpload},
+	{method: http.MethodDelete, must: []string{"uploadId"}, serve: (*Store).abortUpload},
+	{method: http.MethodGet, must: []string{"uploadId"}, may: []string{"max-parts", "part-number-marker", "encoding-type"}, serve: (*Store).listParts},
 }
 
 // hasOther says whether the query has a parameter that changes what is asked for, other than those in known.
@@ -126,7 +166,7 @@ func unknownOperation(r *http.Request, q url.Values, of string, known []string) 
 	return notImplemented("The operation %s of %s is not implemented by the file store.", r.Method, of)
 }
 
-// refuseHeaders refuses a PUT that asks for something which the store would silently not do.
+// refuseHeaders refuses a write that asks for something which the store would silently not do.
 func refuseHeaders(h http.Header) error {
 	for k, v := range h {
 		if refused(k) || k == "X-Amz-Acl" && !slices.Contains([]string{"private", "bucket-owner-full-control"}, strings.Join(v, ",")) {
@@ -139,10 +179,10 @@ func refuseHeaders(h http.Header) error {
 func refused(header string) bool {
 	for _, p := range []string{
 		"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock-", "X-Amz-Bucket-Object-Lock-", "X-Amz-Tagging",
-		"X-Amz-Grant-", "X-Amz-Website-", "X-Amz-Write-Offset-Bytes",
+		"X-Amz-Grant-", "X-Amz-Website-", "X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side-Encryption",
 	} {
 		if strings.HasPrefix(header, p) {
-			return true
+			return header != "X-Amz-Tagging-Directive" // there are no tags to copy or to replace
 		}
 	}
 	return false

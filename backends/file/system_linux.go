@@ -19,6 +19,8 @@ type system struct {
 	fstatat   func(dir int, name string, st *unix.Stat_t) error
 	write     func(fd int, p []byte) (int, error)
 	read      func(fd int, p []byte) (int, error)
+	pread     func(fd int, p []byte, off int64) (int, error)
+	copyRange func(from int, off int64, to, n int) (int, error) // copy_file_range(2), to where the file to ends so far
 	fsync     func(fd int) error
 	syncfs    func(fd int) error
 	fsetxattr func(fd int, name string, data []byte) error
@@ -50,6 +52,14 @@ var kernel = system{
 	read: func(fd int, p []byte) (n int, err error) {
 		err = again(func() error { n, err = unix.Read(fd, p); return err })
 		return n, err
+	},
+	pread: func(fd int, p []byte, off int64) (n int, err error) {
+		err = again(func() error { n, err = unix.Pread(fd, p, off); return err })
+		return n, err
+	},
+	copyRange: func(from int, off int64, to, n int) (done int, err error) {
+		err = again(func() error { done, err = unix.CopyFileRange(from, &off, to, nil, n, 0); return err })
+		return done, err
 	},
 	fsync:  func(fd int) error { return again(func() error { return unix.Fsync(fd) }) },
 	syncfs: func(fd int) error { return again(func() error { return unix.Syncfs(fd) }) },
@@ -90,13 +100,15 @@ func (sys *system) writeAll(fd int, p []byte) error {
 // readAll reads a small file of the store's own, at most limit bytes of it.
 func (sys *system) readAll(fd, limit int) ([]byte, error) {
 	p := make([]byte, limit)
-	for n := 0; ; {
+	n := 0
+	for n < limit {
 		got, err := sys.read(fd, p[n:])
 		if err != nil || got == 0 {
 			return p[:n], err
 		}
 		n += got
 	}
+	return p, nil
 }
 
 // An entry is one name in a directory.
