@@ -65,21 +65,7 @@ func (x *exchange) touch(id string) error {
 
 // uploadPart lets a part through, unless its holder is stale when it begins or becomes so while it comes.
 func (x *exchange) uploadPart() error {
-	checks, err := x.demand()
-	if err != nil {
-		x.drain(drainTime)
-		return err
-	}
-	if !x.target.Fenced {
-		return x.tell(x.throughStore(x.detached(), checks, ungated{}))
-	}
-	w, err := x.h.Fence.Begin(x.detached(), x.claim())
-	if err != nil {
-		x.drain(drainTime)
-		return err
-	}
-	defer w.End()
-	return x.tell(x.throughStore(w.Context(), checks, &part{Write: w, x: x}))
+	return x.tell(x.through(func(w *tokens.Write) passage { return &part{Write: w, x: x} }))
 }
 
 // A part passes where its holder is not known to be stale, and is on record first.

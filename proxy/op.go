@@ -124,17 +124,27 @@ var plain = map[level]sub{
 // that we would fence one operation and it would carry out another.
 var writeParameters = map[string]string{"x-id": "", "partNumber": "uploadId", "select-type": "select", "lease": "fence"}
 
-// ways are those of the operations that neither read nor are not yet built. Writes that are missing here are refused.
+// mayStand says whether a query parameter that is no sub-resource may stand in a write.
+func mayStand(name string, l level, query url.Values) bool {
+	switch {
+	case name == "versionId" && l == object: // another version, the same key
+		return true
+	case name == "id" && l == bucket: // which of several settings
+		return true
+	}
+	beside, ok := writeParameters[name]
+	return ok && (beside == "" || query.Has(beside))
+}
+
+// ways are those of the operations that are neither plain reads nor plain writes.
 var ways = map[string]way{
 	"ListBuckets": listBuckets,
 	"ListObjects": lists, "ListObjectsV2": lists, "ListObjectVersions": lists, "ListMultipartUploads": lists,
-	"SelectObjectContent": reads,
-	"PutObject":           writes, "DeleteObject": writes, "CopyObject": writes, "CompleteMultipartUpload": writes,
-	"PutObjectTagging": writes, "DeleteObjectTagging": writes,
+	"SelectObjectContent":   reads,
 	"DeleteObjects":         deletesMany,
 	"CreateMultipartUpload": createsUpload, "UploadPart": uploadsPart, "UploadPartCopy": uploadsPart, "AbortMultipartUpload": abortsUpload,
-	"CreateBucket": bucketWrites, "DeleteBucket": bucketWrites,
 	"ShowFence": fenceShow, "AnnounceToken": fenceRaise,
+	"AppendObject": notYet, "PostObject": notYet, "RenameObject": notYet, "ReleaseLock": notYet, "TakeLock": notYet,
 }
 
 // parseOperation names what a request asks for. path is decoded and has no fence in it any more. The operation is told, as far as
@@ -208,8 +218,7 @@ func subResources(method string, l level, query url.Values) (subs []string, err 
 			subs = append(subs, name)
 			continue
 		}
-		beside, ok := writeParameters[name]
-		if isRead(method) || ok && (beside == "" || query.Has(beside)) {
+		if isRead(method) || mayStand(name, l, query) {
 			continue
 		}
 		return nil, notImplemented("the query parameter %q is not known to %s: what a store makes of it cannot be fenced", name, method)
@@ -249,19 +258,24 @@ func operationName(r *http.Request, l level, subs []string, query url.Values) st
 	return name
 }
 
-// chooseWay refuses every write that it does not know by name.
+// chooseWay refuses every write that it does not know by name. What is known, and has no way of its own, crosses the gate of its
+// object, or follows the policy of its bucket.
 func (op *operation) chooseWay(method string, query url.Values) (way, error) {
 	if query.Has("fence") && query.Has("lease") {
 		return notYet, notImplemented("the proxy's own locks (?fence&lease) are not in this version")
 	}
-	if w, ok := ways[op.name]; ok {
-		return w, nil
-	}
+	w, ok := ways[op.name]
 	switch {
+	case ok && w != notYet:
+		return w, nil
+	case ok:
+		return notYet, notImplemented("%s cannot be fenced by this version", op.name)
 	case isRead(method):
 		return reads, nil
 	case op.name == "":
 		return notYet, notImplemented("%s on %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"the service", "a bucket", "an object"}[op.level])
+	case op.level == object:
+		return writes, nil
 	}
-	return notYet, notImplemented("%s cannot be fenced by this version", op.name)
+	return bucketWrites, nil
 }

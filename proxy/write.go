@@ -24,25 +24,30 @@ import (
 // If the process dies before the gate, nothing has happened. If it dies behind it, the store may have the write or not; the
 // client has no answer, and the registry knows how long a newer holder has to wait.
 func (x *exchange) writeThrough() error {
+	rec, err := x.through(func(w *tokens.Write) passage { return &gated{Write: w, x: x} })
+	if err == nil && x.op.upload != "" && outcomeOf(rec.status) == done {
+		x.forgetUpload() // it was completed or aborted
+	}
+	return x.tell(rec, err)
+}
+
+// through is the way up to the store's answer. pass says how the write passes the gate.
+func (x *exchange) through(pass func(*tokens.Write) passage) (*recorder, error) {
 	checks, err := x.demand()
 	if err != nil {
 		x.drain(drainTime)
-		return err
+		return nil, err
 	}
 	if !x.target.Fenced {
-		return x.tell(x.throughStore(x.detached(), checks, ungated{}))
+		return x.throughStore(x.detached(), checks, ungated{})
 	}
 	w, err := x.h.Fence.Begin(x.detached(), x.claim())
 	if err != nil {
 		x.drain(drainTime)
-		return err
+		return nil, err
 	}
 	defer w.End() // a panic between gate and store leaves the write in doubt
-	rec, err := x.throughStore(w.Context(), checks, &gated{Write: w, x: x})
-	if err == nil && x.op.upload != "" && outcomeOf(rec.status) == done {
-		x.forgetUpload()
-	}
-	return x.tell(rec, err)
+	return x.throughStore(w.Context(), checks, pass(w))
 }
 
 // detached is a context that does not end with the client: past the gate a write no longer depends on it. Before the gate, a
