@@ -110,9 +110,9 @@ func (x *exchange) answerTo(err error) answer {
 	case errors.As(err, &rule):
 		return answer{status: http.StatusForbidden, code: accessDenied, message: x.byRule(rule.message), name: rule.name}
 	case errors.As(err, &stale):
-		return x.staleAnswer(stale)
+		return x.staleAnswer(staleText(stale))
 	case errors.As(err, &reset):
-		return answer{status: http.StatusPreconditionFailed, code: preconditionFailed, condition: conditionToken, name: staleToken, message: x.byRule(reset.Error() + ". " + lostLockAdvice)}
+		return x.staleAnswer(reset.Error())
 	case errors.As(err, &conflict):
 		return answer{status: http.StatusForbidden, code: accessDenied, name: tokenConflict, message: x.byRule(fmt.Sprintf("%s. %s", conflictText(conflict), oneTokenTwoHolders))}
 	case errors.As(err, &tooFar):
@@ -129,7 +129,18 @@ func (x *exchange) answerTo(err error) answer {
 
 // staleAnswer is 412, which clients do not retry; 403 where the rule says so, and to a compare-and-swap client, which would read
 // 412 as "my own earlier write has won".
-func (x *exchange) staleAnswer(e *tokens.StaleError) answer {
+func (x *exchange) staleAnswer(what string) answer {
+	a := answer{
+		status: http.StatusPreconditionFailed, code: preconditionFailed, condition: conditionToken, name: staleToken,
+		message: x.byRule(what + ". " + lostLockAdvice),
+	}
+	if x.target.Refuse == http.StatusForbidden || conditional(x.r.Header) {
+		a.status, a.code, a.condition = http.StatusForbidden, accessDenied, ""
+	}
+	return a
+}
+
+func staleText(e *tokens.StaleError) string {
 	what := fmt.Sprintf("token %d is below %d", e.Token, e.Highest)
 	if e.Token == 0 {
 		what = fmt.Sprintf("a write without a token is below token %d", e.Highest)
@@ -138,11 +149,7 @@ func (x *exchange) staleAnswer(e *tokens.StaleError) answer {
 	if e.Holder != "" {
 		by = fmt.Sprintf(" (holder %q)", e.Holder)
 	}
-	message := x.byRule(fmt.Sprintf("%s, the highest one seen for %s%s. %s", what, e.Resource, by, lostLockAdvice))
-	if x.target.Refuse == http.StatusForbidden || conditional(x.r.Header) {
-		return answer{status: http.StatusForbidden, code: accessDenied, message: message, name: staleToken}
-	}
-	return answer{status: http.StatusPreconditionFailed, code: preconditionFailed, message: message, condition: conditionToken, name: staleToken}
+	return fmt.Sprintf("%s, the highest one seen for %s%s", what, e.Resource, by)
 }
 
 func conditional(h http.Header) bool {

@@ -258,8 +258,11 @@ func setBody(r *http.Request, body []byte) {
 // tellBatch adds the refused keys to the store's answer, each on record first.
 func (x *exchange) tellBatch(rec *recorder, b *batch) error {
 	var answer batchAnswer
-	if rec.status != http.StatusOK || xml.Unmarshal(rec.body, &answer) != nil {
+	if rec.status != http.StatusOK {
 		return x.tell(rec, nil) // the store refused it as a whole
+	}
+	if xml.Unmarshal(rec.body, &answer) != nil {
+		return errOutcomeUnknown // it was done, and of which keys cannot be read
 	}
 	var refused bytes.Buffer
 	for _, e := range b.entries {

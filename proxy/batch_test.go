@@ -193,3 +193,18 @@ func TestOppositeBatches(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestLongBatch: a thousand of the longest keys, one of them stale, are answered whole.
+func TestLongBatch(t *testing.T) {
+	d := &deleter{}
+	f := newFixture(t, Backend{Handler: d}, jobRules)
+	f.want(200, "", "PUT", "/b/jobs/2/x", "x", "X-Fence-Token: 40")
+	keys := []string{"jobs/2/a"}
+	for i := range 999 {
+		keys = append(keys, fmt.Sprintf("jobs/1/%03d%s", i, strings.Repeat("k", 1014)))
+	}
+	_, body := f.do("POST", "/b?delete", deleteBody(keys...), "X-Fence-Token: 34")
+	if r := parseResult(t, body); len(r.Deleted) != 999 || len(r.Error) != 1 {
+		t.Errorf("%d deleted, %d refused", len(r.Deleted), len(r.Error))
+	}
+}

@@ -50,8 +50,8 @@ type recorder struct {
 	body   []byte
 }
 
-// maxRecorded bounds what a backend may say to a write.
-const maxRecorded = 1 << 20
+// maxRecorded bounds what a backend may say to a write. The longest answers name 1,000 keys, of 1 KiB each and escaped.
+const maxRecorded = 16 << 20
 
 func newRecorder(h http.Header) *recorder { return &recorder{header: h.Clone()} }
 

@@ -34,13 +34,14 @@ type Backend struct {
 	// Settle is the longest time from the gate to the effect of a write in the store; 0 for a store in this process.
 	Settle time.Duration
 
-	// SettleLong is that of the operations for which a store takes longer: Copy and Complete. Settle if 0.
+	// SettleLong is that of the operations for which a store takes longer: Copy, Complete and DeleteObjects. Settle if 0.
 	SettleLong time.Duration
 }
 
 // settle is the settle time of an operation.
 func (b Backend) settle(operation string) time.Duration {
-	if operation == "CopyObject" || operation == "CompleteMultipartUpload" {
+	switch operation {
+	case "CopyObject", "CompleteMultipartUpload", "DeleteObjects":
 		return max(b.Settle, b.SettleLong)
 	}
 	return b.Settle

@@ -113,7 +113,7 @@ func (x *exchange) abortUpload() error {
 
 func (x *exchange) abortOwn() error {
 	rec, err := x.throughStore(x.detached(), nil, ungated{})
-	if err == nil && outcomeOf(rec.status) == done {
+	if err == nil && rec.outcome() == done {
 		x.forgetUpload()
 	}
 	return x.tell(rec, err)

@@ -25,7 +25,7 @@ import (
 // client has no answer, and the registry knows how long a newer holder has to wait.
 func (x *exchange) writeThrough() error {
 	rec, err := x.through(func(w *tokens.Write) passage { return &gated{Write: w, x: x} })
-	if err == nil && x.op.upload != "" && outcomeOf(rec.status) == done {
+	if err == nil && x.op.upload != "" && rec.outcome() == done {
 		x.forgetUpload() // it was completed or aborted
 	}
 	return x.tell(rec, err)

@@ -32,7 +32,7 @@ func versitygw(t *testing.T) string {
 		var err error
 		if binary, err = exec.LookPath("versitygw"); err != nil {
 			const how = "versitygw is not there: name it in FENCEPROXY_VERSITYGW (go install github.com/versity/versitygw/cmd/versitygw@v1.8.0)"
-			if os.Getenv("CI") == "true" {
+			if os.Getenv("CI") != "" {
 				t.Fatal(how)
 			}
 			t.Skip("SKIPPED, and nothing of the S3 backend was shown on a real store: " + how)

@@ -18,7 +18,7 @@ import (
 // A mutant is one change and where it must be noticed.
 type mutant struct {
 	what    string // is wrong with it
-	model   string // the variant of the protocol's model that it is, if there is one
+	model   string // the wrong variant of the design's models that it is, if it is one: file and flags
 	file    string // that it changes, from the root of the repository
 	pkg     string // whose tests tell
 	story   string // test that must pass
