@@ -76,7 +76,10 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close(log)) }()
+	defer func() {
+		err = errors.Join(err, s.close(log))
+		log.Info("stopped")
+	}()
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
