@@ -4,6 +4,7 @@ import (
 	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
@@ -83,7 +84,11 @@ func checksOf(h http.Header, content bool) ([]check, error) {
 		var err error
 		c.want, err = base64.StdEncoding.DecodeString(values[0])
 		if err != nil || len(values) != 1 || len(c.want) != c.hash.Size() {
-			return nil, badRequest("InvalidDigest", "%s %q is not the Base64 form of such a digest", c.header, strings.Join(values, ","))
+			code := "InvalidRequest" // S3's for checksums
+			if name == "Content-Md5" {
+				code = "InvalidDigest"
+			}
+			return nil, badRequest(code, "%s %q is not the Base64 form of such a digest", c.header, strings.Join(values, ","))
 		}
 		checks = append(checks, c)
 	}
@@ -100,8 +105,10 @@ var digests = map[string]func() hash.Hash{
 	checksumPrefix + "Crc32":     func() hash.Hash { return crc32.NewIEEE() },
 	checksumPrefix + "Crc32c":    func() hash.Hash { return crc32.New(castagnoli) },
 	checksumPrefix + "Crc64nvme": func() hash.Hash { return crc64.New(nvme) },
+	checksumPrefix + "Md5":       md5.New,
 	checksumPrefix + "Sha1":      sha1.New,
 	checksumPrefix + "Sha256":    sha256.New,
+	checksumPrefix + "Sha512":    sha512.New,
 }
 
 var (

@@ -154,6 +154,8 @@ func TestDigests(t *testing.T) {
 		"X-Amz-Checksum-Crc32c":    "4waSgw==",
 		"X-Amz-Checksum-Crc64nvme": "rosUhgp5mIg=",
 		"X-Amz-Checksum-Sha1":      "98O8HYCOBHMq32eZZczDTKeuNEE=",
+		"X-Amz-Checksum-Md5":       "JfnnlDI7RTiF9RgfG2JNCw==",
+		"X-Amz-Checksum-Sha512":    "2eZ2LdHI6vbWGzxhkvxAjU1tXxF20MKRabwk5xw/J0rSf81YEbMT1oH35V7ALXPUmclUVba1u1A6z1dPuo/+hQ==",
 		"X-Amz-Checksum-Sha256":    "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=",
 	} {
 		checks, err := checksOf(http.Header{name: {want}}, true)
