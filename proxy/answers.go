@@ -16,35 +16,46 @@ import (
 
 // The names of refusals, as X-Fence-Error and the audit log have them.
 const (
-	staleToken            = "StaleToken"
-	tokenRequired         = "TokenRequired"
-	holderRequired        = "HolderRequired"
-	conditionRequired     = "ConditionRequired"
-	objectExists          = "ObjectExists"
-	malformedToken        = "BadToken"
-	tokenConflict         = "TokenConflict"
-	tokenTooFar           = "TokenTooFar"
-	bucketWritesDenied    = "BucketWritesDenied"
-	registryUnavailable   = "RegistryUnavailable"
-	waitingForOlderWrite  = "WaitingForOlderWrite"
-	outcomeUnknown        = "OutcomeUnknown"
-	conditionToken        = headerToken // <Condition> of a stale token
-	noSuchBucket          = "NoSuchBucket"
-	preconditionFailed    = "PreconditionFailed"
-	accessDenied          = "AccessDenied"
-	serviceUnavailable    = "ServiceUnavailable"
-	invalidArgument       = "InvalidArgument"
-	internalError         = "InternalError"
-	missingContentLength  = "MissingContentLength"
-	notImplementedCode    = "NotImplemented"
-	slowDown              = "SlowDown"
-	gatewayTimeout        = "GatewayTimeout"
-	problemType           = "application/problem+json"
-	xmlType               = "application/xml"
+	staleToken           = "StaleToken"
+	tokenRequired        = "TokenRequired"
+	holderRequired       = "HolderRequired"
+	conditionRequired    = "ConditionRequired"
+	objectExists         = "ObjectExists"
+	malformedToken       = "BadToken"
+	tokenConflict        = "TokenConflict"
+	tokenTooFar          = "TokenTooFar"
+	bucketWritesDenied   = "BucketWritesDenied"
+	registryUnavailable  = "RegistryUnavailable"
+	waitingForOlderWrite = "WaitingForOlderWrite"
+	outcomeUnknown       = "OutcomeUnknown"
+)
+
+// S3's codes ("Error responses").
+const (
+	accessDenied         = "AccessDenied"
+	gatewayTimeout       = "GatewayTimeout"
+	internalError        = "InternalError"
+	invalidArgument      = "InvalidArgument"
+	missingContentLength = "MissingContentLength"
+	noSuchBucket         = "NoSuchBucket"
+	notImplementedCode   = "NotImplemented"
+	preconditionFailed   = "PreconditionFailed"
+	serviceUnavailable   = "ServiceUnavailable"
+	slowDown             = "SlowDown"
+)
+
+// What a refusal advises, for people at 3 a.m.
+const (
 	lostLockAdvice        = "This writer has lost its lock: stop it, or let it take the lock again and use the new token."
 	oneTokenTwoHolders    = "Two holders with one token is what a lock service does that has lost its counter: look at it before you go on."
 	comeBack              = "The token has been seen, so older writers are refused from now on; send the request again."
 	outcomeUnknownMessage = "the store did not tell whether the write took effect. It may or may not be there; to send it again with the same token is safe"
+)
+
+const (
+	conditionToken = headerToken // <Condition> of a stale token: which condition was not met
+	problemType    = "application/problem+json"
+	xmlType        = "application/xml"
 )
 
 // An answer is what the proxy itself says to a client.

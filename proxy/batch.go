@@ -97,8 +97,9 @@ func (x *exchange) readBatch() (*batch, error) {
 		return nil, err
 	}
 	x.bodyTouched = true
-	body := &gatedBody{src: x.r.Body, control: x.control, idle: x.h.BodyIdle, gate: func() error { return nil }, checks: checks}
-	text, err := io.ReadAll(io.LimitReader(body, maxSmall+1))
+	tooLong := badRequest("MalformedXML", "a Delete has %d bytes at most", maxSmall)
+	body := &gatedBody{src: &capped{x.r.Body, maxSmall, tooLong}, control: x.control, idle: x.h.BodyIdle, gate: func() error { return nil }, checks: checks}
+	text, err := io.ReadAll(body)
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +131,8 @@ func parseBatch(text []byte) (*batch, error) {
 	if err := xml.Unmarshal(text, &read); err != nil {
 		return malformed("the body is not a Delete: %v", err)
 	}
-	if len(text) > maxSmall || len(read.Objects) == 0 || len(read.Objects) > maxBatch {
-		return malformed("a Delete has 1 to %d objects and %d bytes at most; this one has %d objects", maxBatch, maxSmall, len(read.Objects))
+	if len(read.Objects) == 0 || len(read.Objects) > maxBatch {
+		return malformed("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
 	}
 	if len(read.Unknown) > 0 {
 		return malformed("a Delete has no %s", read.Unknown[0].XMLName.Local)

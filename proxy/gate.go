@@ -254,6 +254,8 @@ func (b *gatedBody) explain(err error) error {
 	switch {
 	case b.cause != nil:
 		return b.cause
+	case errors.As(err, new(*s3Error)):
+		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return badRequest("RequestTimeout", "no byte of the body came for %v", b.idle)
 	case errors.Is(err, io.ErrUnexpectedEOF):

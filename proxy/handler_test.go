@@ -257,7 +257,7 @@ func TestARaiseWaitsForTheStore(t *testing.T) {
 func TestDeleteWithABody(t *testing.T) {
 	t.Parallel()
 	var seen string
-	f := newFixture(t, Backend{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, Backend{Settle: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		seen = string(body)
 		w.WriteHeader(http.StatusNoContent)
@@ -267,7 +267,13 @@ func TestDeleteWithABody(t *testing.T) {
 		t.Errorf("the backend saw %q", seen)
 	}
 	f.want(412, "StaleToken", "DELETE", "/b/a", "body", "X-Fence-Token: 33")
-	f.want(400, "", "DELETE", "/b/a", strings.Repeat("x", maxSmall+1), "X-Fence-Token: 34")
+	for _, more := range []int{1, 2, 1000} { // none of them comes to the gate, and leaves a write open there
+		f.want(400, "", "DELETE", "/b/a", strings.Repeat("x", maxSmall+more), "X-Fence-Token: 34")
+	}
+	f.want(204, "", "DELETE", "/b/a", strings.Repeat("x", maxSmall), "X-Fence-Token: 34")
+	if s := f.fence.Stats(); s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
 }
 
 func TestBackendThatDoesNotWantTheBody(t *testing.T) {

@@ -173,17 +173,30 @@ func (x *exchange) callBackend(ctx context.Context, rec *recorder, body *gatedBo
 	out.Body = body
 	if !x.streams() || x.r.ContentLength == 0 {
 		// Nothing worth holding back: the body is read, and the gate passed, before the store is called.
-		small, err := io.ReadAll(io.LimitReader(body, maxSmall+1))
+		body.src = &capped{Reader: body.src, left: maxSmall, err: badRequest("EntityTooLarge", "the body of %s has more than %d bytes", x.op.name, maxSmall)}
+		small, err := io.ReadAll(body)
 		if err != nil {
 			return err
-		}
-		if len(small) > maxSmall {
-			return badRequest("EntityTooLarge", "the body of %s has more than %d bytes", x.op.name, maxSmall)
 		}
 		out.Body = io.NopCloser(bytes.NewReader(small))
 	}
 	x.runBackend(rec, out)
 	return body.failure()
+}
+
+// capped fails before it gives out more than is left: a body that is too long must not come to its end, and to the gate.
+type capped struct {
+	io.Reader
+	left int
+	err  error
+}
+
+func (c *capped) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if c.left -= n; c.left < 0 {
+		return 0, c.err
+	}
+	return n, err
 }
 
 // maxSmall bounds the bodies that are read whole, in bytes. The largest are lists of 10,000 parts.
