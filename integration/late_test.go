@@ -100,17 +100,7 @@ func (u lateUpload) run(t *testing.T, p *proxy, dir string) {
 	if u.goesOn {
 		_, _ = c.Write(lateBody(u.size)[u.sent:]) // it may be cut off already
 	}
-	a, interim, err := c.answer("PUT")
-	switch {
-	case cut(err):
-	case err != nil:
-		t.Errorf("the old writer was told nothing: %v", err)
-	default:
-		a.stale(t, 34)
-	}
-	if took := time.Since(start); took > 15*time.Second {
-		t.Errorf("the old writer learnt of it after %v", took)
-	}
+	interim := c.learnsOf34(t, start)
 	if u.expect && len(interim) > 0 {
 		t.Errorf("interim answers %v after the first one", interim)
 	}
@@ -125,6 +115,23 @@ func (u lateUpload) run(t *testing.T, p *proxy, dir string) {
 	}
 	p.put(t, key, 33, "stale").stale(t, 34)
 	p.put(t, key, 34, "goes on").want(t, 200)
+}
+
+// learnsOf34 wants an old writer refused or cut off, within seconds from start. It returns the interim answers that came before.
+func (c *conn) learnsOf34(t *testing.T, start time.Time) (interim []int) {
+	t.Helper()
+	a, interim, err := c.answer("PUT")
+	switch {
+	case cut(err):
+	case err != nil:
+		t.Errorf("the old writer was told nothing: %v", err)
+	default:
+		a.stale(t, 34)
+	}
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("the old writer learnt of it after %v", took)
+	}
+	return interim
 }
 
 // begin sends the part of the upload that comes before the newer token, and waits until the proxy has begun to read it.

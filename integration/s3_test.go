@@ -53,17 +53,7 @@ func TestLateUploadsToS3(t *testing.T) {
 					if goesOn {
 						_, _ = c.Write(lateBody(size)[sent:]) // it may be cut off already
 					}
-					start = time.Now()
-					switch a, _, err := c.answer("PUT"); {
-					case cut(err):
-					case err != nil:
-						t.Errorf("the old writer was told nothing: %v", err)
-					default:
-						a.stale(t, 34)
-					}
-					if took := time.Since(start); took > 15*time.Second {
-						t.Errorf("the old writer learnt of it after %v", took)
-					}
+					c.learnsOf34(t, time.Now())
 					p.holds(t, key, "of 34")
 				})
 			}

@@ -220,25 +220,32 @@ type problem struct {
 
 // write sends an answer: S3's XML, or problem+json to a client that asks for JSON.
 func (x *exchange) write(a answer) {
-	h := x.w.Header()
+	var contentType string
 	var body []byte
 	if wantsJSON(x.r) {
-		h.Set("Content-Type", problemType)
+		contentType = problemType
 		body, _ = json.Marshal(problem{ // strings and numbers only: it cannot fail
 			Type: "about:blank", Title: a.code, Status: a.status, Detail: a.message, Instance: x.id, Error: a.name,
 			Resource: x.target.Resource, Token: x.who.token, Highest: x.highest,
 		})
 		body = append(body, '\n')
 	} else {
-		h.Set("Content-Type", xmlType)
+		contentType = xmlType
 		body, _ = xml.Marshal(xmlError{Code: a.code, Message: a.message, Condition: a.condition, Details: xmlDetails(a.details), Resource: x.path, RequestID: x.id})
 		body = append([]byte(xml.Header), body...)
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if a.name != "" {
-		h.Set(headerError, a.name)
+		x.w.Header().Set(headerError, a.name)
 	}
-	x.w.WriteHeader(a.status)
+	x.send(a.status, contentType, body)
+}
+
+// send is how everything goes out that the proxy itself says.
+func (x *exchange) send(status int, contentType string, body []byte) {
+	h := x.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.w.WriteHeader(status)
 	if x.r.Method != http.MethodHead {
 		_, _ = x.w.Write(body) // a client that has gone need not be told
 	}

@@ -154,11 +154,10 @@ func parseBatch(text []byte) (*batch, error) {
 type gates struct {
 	writes  []*tokens.Write
 	entries map[*tokens.Write][]*batchEntry
-	x       *exchange
 }
 
 func (x *exchange) beginAll(b *batch) *gates {
-	g := &gates{entries: map[*tokens.Write][]*batchEntry{}, x: x}
+	g := &gates{entries: map[*tokens.Write][]*batchEntry{}}
 	begun := map[string]*tokens.Write{}
 	refused := map[string]error{}
 	for i := range b.entries {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
@@ -90,12 +89,7 @@ func (x *exchange) writeFence(e tokens.Entry) error {
 	if err != nil {
 		return err
 	}
-	x.w.Header().Set("Content-Type", "application/json")
-	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
-	x.w.WriteHeader(http.StatusOK)
-	if x.r.Method != http.MethodHead {
-		_, _ = x.w.Write(append(body, '\n')) // a client that has gone need not be told
-	}
+	x.send(http.StatusOK, "application/json", append(body, '\n'))
 	return nil
 }
 
@@ -144,12 +138,7 @@ func (x *exchange) listBuckets() error {
 	if err != nil {
 		return err
 	}
-	x.w.Header().Set("Content-Type", xmlType)
-	x.w.Header().Set("Content-Length", strconv.Itoa(len(xml.Header)+len(body)))
-	x.w.WriteHeader(http.StatusOK)
-	if x.r.Method != http.MethodHead {
-		_, _ = x.w.Write(append([]byte(xml.Header), body...)) // a client that has gone need not be told
-	}
+	x.send(http.StatusOK, xmlType, append([]byte(xml.Header), body...))
 	return nil
 }
 

@@ -167,7 +167,7 @@ func (f *Fence) Reset(ctx context.Context, resource string, t Token) (Entry, err
 	if err == nil {
 		res.mark, res.recorded, res.holder, res.row = t, t, e.Holder, 0
 		res.generation = e.Generation // what began before belongs to the old one, whatever its token
-		res.cancelStale()
+		res.cancelRefused()
 	}
 	res.broadcast()
 	if err != nil {

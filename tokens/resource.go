@@ -163,12 +163,12 @@ func (res *resource) advance(t Token, holder string) {
 		return
 	}
 	res.mark, res.holder = t, holder
-	res.cancelStale()
+	res.cancelRefused()
 	res.broadcast()
 }
 
-// cancelStale tells the uploads that can only be refused at the gate, so that their clients learn now.
-func (res *resource) cancelStale() {
+// cancelRefused tells the uploads that can only be refused at the gate, so that their clients learn now.
+func (res *resource) cancelRefused() {
 	for w := range res.uploads {
 		if err := res.refuse(w.claim); err != nil {
 			w.cancel(err)

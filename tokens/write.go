@@ -28,8 +28,8 @@ const (
 	over
 )
 
-// Context is cancelled, with a [*StaleError] as its cause, when a higher token is seen before this write has passed the gate.
-// After that nothing of the fence cancels it until the write is settled.
+// Context is cancelled when the write comes to be refused before it has passed the gate, with the refusal as its cause: a
+// [*StaleError] mostly, when a higher token is seen. Past the gate nothing of the fence cancels it until the write is settled.
 func (w *Write) Context() context.Context { return w.ctx }
 
 // Claim is what the write was begun with.
