@@ -9,7 +9,11 @@
 //     body back until the fence lets the write pass: the Body's last Read is the gate.
 //   - A Body that returns another error changes nothing: the old object, or its absence, stays as it was, also for a reader
 //     that looks meanwhile.
-//   - A request with an empty Body, and a request that has none, is let through the gate before the backend is called.
+//   - Every write has a Body, an empty one included, and nothing happens before its end was read.
+//   - A Body may be whole: it is at hand and verified, X-Amz-Content-Sha256 and Content-Length say what it is, and it has a method
+//     Pass() error. A backend that has to prepare a request, to sign it for example, calls Pass once, when all is prepared and before
+//     the first byte of the request goes out: then that is the gate, and where Pass fails nothing goes out. A backend that does not
+//     know Pass reads to the end as ever.
 //   - An answer of 2xx to a write means that it is durable, as the store understands the word. For the file store: it survives
 //     the loss of power.
 //   - An answer of 3xx, 4xx, 501 or 503 to a write means that it changed nothing and never will.

@@ -25,7 +25,10 @@ const (
 	tokenConflict        = "TokenConflict"
 	tokenTooFar          = "TokenTooFar"
 	bucketWritesDenied   = "BucketWritesDenied"
+	conditionsIgnored    = "ConditionsIgnored"
+	conditionsUnknown    = "ConditionsUnknown"
 	registryUnavailable  = "RegistryUnavailable"
+	registryConflict     = "RegistryConflict"
 	waitingForOlderWrite = "WaitingForOlderWrite"
 	outcomeUnknown       = "OutcomeUnknown"
 )
@@ -97,6 +100,9 @@ func (e *ruleError) Error() string { return e.message }
 // errOutcomeUnknown: the write passed the gate, and what became of it is not known.
 var errOutcomeUnknown = errors.New(outcomeUnknownMessage)
 
+// errNotProbed: whoever asks a store that does not answer gets no better answer.
+var errNotProbed = errors.New("the store could not be asked what it does with writes, which comes before the first one. Nothing was changed; the proxy's log has the cause")
+
 // answerTo turns every error that a request can end with into what its client is told. A refusal is never 5xx, and an unknown
 // outcome never 2xx; 409 is never used, for clients take it for "try again".
 func (x *exchange) answerTo(err error) answer {
@@ -110,6 +116,7 @@ func (x *exchange) answerTo(err error) answer {
 		conflict *tokens.ConflictError
 		tooFar   *tokens.TooFarError
 		waiting  *tokens.WaitingError
+		twice    *conflictingRegistry
 	)
 	switch {
 	case errors.As(err, &signed):
@@ -132,6 +139,12 @@ func (x *exchange) answerTo(err error) answer {
 		return answer{status: http.StatusServiceUnavailable, code: slowDown, name: waitingForOlderWrite, message: fmt.Sprintf("%s. %s", waiting, comeBack)}
 	case errors.Is(err, tokens.ErrUnavailable):
 		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryUnavailable, message: fmt.Sprintf("no write can be let through unchecked: %v", err)}
+	case errors.As(err, &twice):
+		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryConflict, message: twice.Error()}
+	case errors.Is(err, errLostRace):
+		return answer{status: http.StatusServiceUnavailable, code: slowDown, message: err.Error() + ". Nothing was changed; send it again"}
+	case errors.Is(err, errNotProbed):
+		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, message: err.Error()}
 	case errors.Is(err, errOutcomeUnknown):
 		return answer{status: http.StatusGatewayTimeout, code: gatewayTimeout, name: outcomeUnknown, message: err.Error()}
 	}

@@ -1,67 +1,17 @@
 package proxy
 
 import (
-	"bytes"
-	"crypto/md5"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/xml"
-	"fmt"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/fenceproxy/fenceproxy/proxy/rules"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
-
-// maxBatch is how many keys S3 takes in one DeleteObjects.
-const maxBatch = 1000
-
-// A batch is the body of DeleteObjects. It is never handed on as it came: what we have read of it is what the store gets, lest the store
-// read another key out of the same text.
-type batch struct {
-	XMLName xml.Name    `xml:"http://s3.amazonaws.com/doc/2006-03-01/ Delete"`
-	Objects []batchItem `xml:"Object"`
-	Quiet   bool
-
-	entries []batchEntry
-}
-
-// A batchItem is one object as S3's XML has it. Key is a list to notice a second one.
-type batchItem struct {
-	Key              []string
-	VersionId        string                       `xml:",omitempty"`
-	ETag             string                       `xml:",omitempty"`
-	LastModifiedTime string                       `xml:",omitempty"`
-	Size             string                       `xml:",omitempty"`
-	Unknown          []struct{ XMLName xml.Name } `xml:",any"`
-}
-
-// A batchEntry is one object, and what is said of it.
-type batchEntry struct {
-	batchItem
-	key     string
-	target  rules.Target
-	refusal error
-}
-
-// A batchAnswer is S3's DeleteResult, as far as it has to be read and added to.
-type batchAnswer struct {
-	XMLName xml.Name     `xml:"DeleteResult"`
-	Errors  []batchError `xml:"Error"`
-	Inner   string       `xml:",innerxml"`
-}
-
-type batchError struct {
-	XMLName xml.Name `xml:"Error"`
-	Key     string
-	Code    string
-	Message string
-}
 
 // deleteMany is DeleteObjects, judged key by key: stale ones come back as errors of their own, the others are deleted. It crosses the
 // gates of all resources at once, without ever waiting at one while it is past another.
@@ -77,14 +27,11 @@ func (x *exchange) deleteMany() error {
 			w.End()
 		}
 	}()
-	if err := gates.admit(x); err != nil {
+	if err := x.observeBatch(b); err != nil {
 		return err
 	}
-	rec := newRecorder(x.w.Header())
-	if err := x.forwardBatch(rec, b); err != nil {
-		return err
-	}
-	if err := x.settle(rec, gates); err != nil {
+	rec, err := x.forwardBatch(b, gates)
+	if err != nil {
 		return err
 	}
 	return x.tellBatch(rec, b)
@@ -107,45 +54,21 @@ func (x *exchange) readBatch() (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
+	found, err := x.findings()
+	if err != nil {
+		return nil, err
+	}
 	for i := range b.entries {
 		e := &b.entries[i]
 		e.target, _ = x.h.Rules.Object(x.op.bucket, e.key)
+		e.conditioned = e.target.Fenced && !e.target.Unconditional && e.ETag == "" && e.VersionId == "" && x.backend().conditional(found, deleteObjects)
 		e.refusal = x.who.meets(e.target.Policy)
+		if e.refusal == nil {
+			e.refusal = x.allows(found, deleteObjects, e.key, e.target)
+		}
 		if e.refusal == nil && e.target.RequireCondition && e.ETag == "" {
 			e.refusal = &ruleError{conditionRequired, "this delete needs a condition: send the object's ETag with its key"}
 		}
-	}
-	return b, nil
-}
-
-func parseBatch(text []byte) (*batch, error) {
-	malformed := func(format string, args ...any) (*batch, error) {
-		return nil, badRequest("MalformedXML", format, args...)
-	}
-	var read struct { // in any namespace: not every client writes one
-		XMLName xml.Name    `xml:"Delete"`
-		Objects []batchItem `xml:"Object"`
-		Quiet   bool
-		Unknown []struct{ XMLName xml.Name } `xml:",any"`
-	}
-	if err := xml.Unmarshal(text, &read); err != nil {
-		return malformed("the body is not a Delete: %v", err)
-	}
-	if len(read.Objects) == 0 || len(read.Objects) > maxBatch {
-		return malformed("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
-	}
-	if len(read.Unknown) > 0 {
-		return malformed("a Delete has no %s", read.Unknown[0].XMLName.Local)
-	}
-	b := &batch{Quiet: read.Quiet}
-	for i, item := range read.Objects {
-		if len(item.Key) != 1 || item.Key[0] == "" {
-			return malformed("object %d must have one key", i+1)
-		}
-		if len(item.Unknown) > 0 {
-			return malformed("object %d has a %s, which is not known", i+1, item.Unknown[0].XMLName.Local)
-		}
-		b.entries = append(b.entries, batchEntry{batchItem: item, key: item.Key[0]})
 	}
 	return b, nil
 }
@@ -154,6 +77,28 @@ func parseBatch(text []byte) (*batch, error) {
 type gates struct {
 	writes  []*tokens.Write
 	entries map[*tokens.Write][]*batchEntry
+	refused *tokens.Write // by the last admit
+}
+
+// admit passes all gates, or none. A refusal of one resource is noted with its keys.
+func (g *gates) admit(x *exchange) error {
+	start := time.Now()
+	defer func() { x.h.metrics.gateWait(time.Since(start)) }()
+	g.refused = nil
+	w, err := tokens.AdmitAll(x.detached(), g.writes)
+	if err != nil && w != nil && x.answerTo(err).refusal() {
+		g.refused = w
+		for _, e := range g.entries[w] {
+			e.refusal = err
+		}
+	}
+	return err
+}
+
+// leaveOut lets go of the resource that was refused.
+func (g *gates) leaveOut() {
+	g.refused.End()
+	g.remove(g.refused)
 }
 
 func (x *exchange) beginAll(b *batch) *gates {
@@ -186,26 +131,6 @@ func (x *exchange) beginAll(b *batch) *gates {
 	return g
 }
 
-// admit passes all gates but those of refused resources. What is no refusal of one resource ends the request.
-func (g *gates) admit(x *exchange) error {
-	start := time.Now()
-	defer func() { x.h.metrics.gateWait(time.Since(start)) }()
-	for {
-		w, err := tokens.AdmitAll(x.detached(), g.writes)
-		if err == nil {
-			return nil
-		}
-		if w == nil || !x.answerTo(err).refusal() {
-			return err
-		}
-		for _, e := range g.entries[w] {
-			e.refusal = err
-		}
-		w.End()
-		g.remove(w)
-	}
-}
-
 func (g *gates) remove(w *tokens.Write) {
 	left := g.writes[:0]
 	for _, other := range g.writes {
@@ -216,85 +141,146 @@ func (g *gates) remove(w *tokens.Write) {
 	g.writes = left
 }
 
-// forwardBatch hands the store the keys that passed. Where none is left, the store is not asked.
-func (x *exchange) forwardBatch(rec *recorder, b *batch) error {
-	passed := batch{Quiet: b.Quiet}
-	for _, e := range b.entries {
-		if e.refusal == nil {
-			passed.Objects = append(passed.Objects, e.batchItem)
+// observers is how many keys of a batch are looked at at a time.
+const observers = 16
+
+// observeBatch puts a condition on each key that is to have one: the ETag that it has now. A key that is absent has none.
+func (x *exchange) observeBatch(b *batch) error {
+	var all errgroup.Group
+	all.SetLimit(observers)
+	for i := range b.entries {
+		e := &b.entries[i]
+		if e.refusal != nil || !e.conditioned {
+			continue
 		}
+		all.Go(func() error {
+			one := x.one(e)
+			seen, err := one.observe(x.detached(), false)
+			e.ETag, e.conditioned = seen.etag, seen.etag != ""
+			var stale *tokens.StaleError
+			if errors.As(err, &stale) {
+				e.refusal, err = err, nil
+			}
+			return err
+		})
 	}
-	if len(passed.Objects) == 0 {
-		rec.WriteHeader(http.StatusOK)
-		rec.body = []byte("<DeleteResult/>")
-		return nil
-	}
-	body, err := xml.Marshal(passed)
-	if err != nil {
-		return err
-	}
-	out := x.toBackend().WithContext(x.detached())
-	setBody(out, append([]byte(xml.Header), body...))
-	x.runBackend(rec, out)
-	return nil
+	return all.Wait()
 }
 
-// setBody gives a request a body of ours, with the digests that belong to it instead of the client's.
-func setBody(r *http.Request, body []byte) {
-	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Amz-Checksum-") {
-			r.Header.Del(name)
+// one is the exchange as if a key had come alone.
+func (x *exchange) one(e *batchEntry) *exchange {
+	one := *x
+	one.op.key, one.target = e.key, e.target
+	return &one
+}
+
+// forwardBatch hands the store the keys that are not refused, and settles. Where the gate refuses a resource, its keys are left out, and the
+// others come to it again.
+func (x *exchange) forwardBatch(b *batch, g *gates) (*recorder, error) {
+	for {
+		rec := newRecorder(x.w.Header())
+		passed := batch{Quiet: b.Quiet}
+		for _, e := range b.entries {
+			if e.refusal == nil {
+				passed.Objects = append(passed.Objects, e.batchItem)
+			}
 		}
+		if len(passed.Objects) == 0 { // the store is not asked
+			rec.WriteHeader(http.StatusOK)
+			rec.body = []byte("<DeleteResult/>")
+			return rec, nil
+		}
+		text, err := xml.Marshal(passed)
+		if err != nil {
+			return nil, err
+		}
+		out := x.toBackend().WithContext(x.detached())
+		body := setBody(out, append([]byte(xml.Header), text...)).deliver(out, func() error { return g.admit(x) })
+		x.runBackend(rec, out)
+		x.forgetAll(b)
+		switch err := body.failure(); {
+		case body.passed():
+			return rec, x.settle(sent{rec: rec, passed: true}, g)
+		case err == nil:
+			return rec, x.answeredEarly(rec)
+		case g.refused == nil:
+			return nil, err
+		}
+		g.leaveOut()
 	}
-	r.Header.Del("X-Amz-Sdk-Checksum-Algorithm")
-	sum5, sum256 := md5.Sum(body), sha256.Sum256(body)
-	r.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum5[:]))
-	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum256[:]))
-	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
-	r.ContentLength = int64(len(body))
-	r.Body = io.NopCloser(bytes.NewReader(body))
+}
+
+// forgetAll forgets the ETags of keys that are deleted, or may be.
+func (x *exchange) forgetAll(b *batch) {
+	for i := range b.entries {
+		x.h.etags.forget(x.one(&b.entries[i]).name())
+	}
 }
 
 // tellBatch adds the refused keys to the store's answer, each on record first.
 func (x *exchange) tellBatch(rec *recorder, b *batch) error {
-	var answer batchAnswer
 	if rec.status != http.StatusOK {
 		return x.tell(rec, nil) // the store refused it as a whole
 	}
+	var answer batchAnswer
 	if xml.Unmarshal(rec.body, &answer) != nil {
 		return errOutcomeUnknown // it was done, and of which keys cannot be read
 	}
-	var refused bytes.Buffer
-	for _, e := range b.entries {
-		if e.refusal == nil {
-			continue
+	changed := x.explainRaces(b, answer.Errors)
+	for i := range b.entries {
+		if e := &b.entries[i]; e.refusal != nil {
+			answer.Errors = append(answer.Errors, x.refuseEntry(e))
+			changed = true
 		}
-		a := x.refuseEntry(e)
-		line, err := xml.Marshal(batchError{Key: e.key, Code: a.code, Message: a.message})
+	}
+	if changed {
+		answer.XMLName.Space = "http://s3.amazonaws.com/doc/2006-03-01/"
+		body, err := xml.Marshal(answer)
 		if err != nil {
 			return err
 		}
-		refused.Write(line)
-	}
-	if refused.Len() > 0 {
 		rec.header.Set("Content-Type", xmlType)
-		rec.body = fmt.Appendf(nil, `%s<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s%s</DeleteResult>`, xml.Header, answer.Inner, refused.Bytes())
+		rec.body = append([]byte(xml.Header), body...)
 		rec.header.Set("Content-Length", strconv.Itoa(len(rec.body)))
 	}
 	return x.tell(rec, nil)
 }
 
+// explainRaces says in our words what the store says of our conditions: the client has sent none.
+func (x *exchange) explainRaces(b *batch, told []batchError) (changed bool) {
+	ours := map[string]*batchEntry{}
+	for i := range b.entries {
+		if e := &b.entries[i]; e.conditioned {
+			ours[e.key] = e
+		}
+	}
+	for i := range told {
+		e := ours[told[i].Key]
+		if e == nil || told[i].Code != preconditionFailed {
+			continue
+		}
+		changed = true
+		x.h.metrics.lostRaces.Inc()
+		told[i].Code, told[i].Message = slowDown, errLostRace.Error()+": it was not deleted; send it again"
+		if now, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil && now.Token > x.who.token {
+			e.refusal = &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder}
+			told[i] = x.refuseEntry(e)
+			e.refusal = nil // it is told
+		}
+	}
+	return changed
+}
+
 // refuseEntry records the refusal of one key, as if it had come alone.
-func (x *exchange) refuseEntry(e batchEntry) answer {
-	one := *x
-	one.op.key, one.target = e.key, e.target
+func (x *exchange) refuseEntry(e *batchEntry) batchError {
+	one := x.one(e)
 	if entry, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil {
 		one.highest = entry.Token
 	}
 	a := one.answerTo(e.refusal)
 	one.record(a, e.refusal)
 	x.h.metrics.refusal(a.name)
-	return a
+	return batchError{Key: e.key, VersionId: e.VersionId, Code: a.code, Message: a.message}
 }
 
 // gates are a passage: what becomes of the batch becomes of each of its resources.

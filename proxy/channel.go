@@ -189,6 +189,7 @@ func withoutFence(h http.Header) http.Header {
 	h = h.Clone()
 	h.Del(headerToken)
 	h.Del(headerHolder)
+	h.Del(headerStamp) // a client's own is a lie, or a copy
 	if strings.HasPrefix(h.Get(headerSessionToken), sessionChannel) {
 		h.Del(headerSessionToken)
 	}

@@ -198,6 +198,9 @@ func (b *gatedBody) open() error {
 	return nil
 }
 
+// passed says whether the gate has let the write pass.
+func (b *gatedBody) passed() bool { return b.opened }
+
 // failure is why the body came to no end, nil if it did or was not read so far.
 func (b *gatedBody) failure() error {
 	if b.err == io.EOF {

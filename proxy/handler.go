@@ -2,7 +2,7 @@
 // fence to a backend. DESIGN in one line each:
 //
 //	ServeHTTP  who sends it, what it asks for, where it leads   (channel.go, op.go, rules)
-//	write      demand → begin → body → gate → store → settle    (write.go, gate.go)
+//	write      demand → begin → body → observe → gate → store → settle    (write.go; body.go, observe.go, condition.go, gate.go, doubt.go)
 //	read       announce → store                                 (read.go)
 //	finish     audit → answer → metrics                         (handler.go, answers.go)
 package proxy
@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,26 +28,6 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
-// A Backend is a store; package backends says what it promises.
-type Backend struct {
-	http.Handler
-
-	// Settle is the longest time from the gate to the effect of a write in the store; 0 for a store in this process.
-	Settle time.Duration
-
-	// SettleLong is that of the operations for which a store takes longer: Copy, Complete and DeleteObjects. Settle if 0.
-	SettleLong time.Duration
-}
-
-// settle is the settle time of an operation.
-func (b Backend) settle(operation string) time.Duration {
-	switch operation {
-	case "CopyObject", "CompleteMultipartUpload", "DeleteObjects":
-		return max(b.Settle, b.SettleLong)
-	}
-	return b.Settle
-}
-
 // Uploads remembers who works on a multipart upload; [tokens.Registry] does.
 type Uploads interface {
 	TouchUpload(ctx context.Context, upload string, t tokens.Token) error
@@ -54,7 +35,7 @@ type Uploads interface {
 	ForgetUpload(ctx context.Context, upload string) error
 }
 
-// Config of a [Handler]. All fields but Metrics and Signatures are needed.
+// Config of a [Handler]. Fence, Uploads, Rules, Backends, Audit and Log are needed.
 type Config struct {
 	Fence    *tokens.Fence
 	Uploads  Uploads
@@ -63,6 +44,16 @@ type Config struct {
 	Audit    *audit.Log
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
+
+	// RegistryID names the registry that the fence is over; "" writes no stamps. Stamps of the Adopted ones count as its own.
+	RegistryID string
+	Adopted    []string
+
+	// Buffer is the largest object that is read whole before a store elsewhere hears of it, in bytes, and Memory what all such bodies
+	// may take together: where it is spent they stream. Where a store must not see a body in pieces, a larger one is kept in
+	// a file without a name in the directory Spool.
+	Buffer, Memory int64
+	Spool          string
 
 	// Signatures verifies who sends a request. Where it is nil, everybody may come in.
 	Signatures *sigv4.Verifier
@@ -75,6 +66,12 @@ type Config struct {
 type Handler struct {
 	Config
 	metrics *metrics
+
+	memory      budget
+	etags       remembered
+	unversioned unversioned
+	guarantees  guarantees
+	doubts      *doubts
 }
 
 // New returns the handler of the data listener.
@@ -82,8 +79,15 @@ func New(c Config) *Handler {
 	if c.BodyIdle == 0 {
 		c.BodyIdle = time.Minute
 	}
-	return &Handler{Config: c, metrics: newMetrics(c.Metrics, c.Fence, c.Audit)}
+	h := &Handler{Config: c, metrics: newMetrics(c.Metrics, c.Fence, c.Audit), doubts: newDoubts()}
+	h.memory.give(c.Memory)
+	return h
 }
+
+// Close ends what runs behind answered requests: the search for writes in doubt. Close it before the fence.
+func (h *Handler) Close() { h.doubts.close() }
+
+func (h *Handler) adopted(registry string) bool { return slices.Contains(h.Adopted, registry) }
 
 // An exchange is one request on its way through the proxy, and what has been found out about it so far. One goroutine has it.
 type exchange struct {
@@ -100,6 +104,8 @@ type exchange struct {
 	op        operation
 	target    rules.Target // of an object; the zero Target elsewhere, but for Backend
 	highest   tokens.Token // the highest token that the client was told of
+	// of the resource, when the fence let the write begin; for its stamp
+	generation int64
 
 	bodyTouched bool // a Read of the body has been tried
 }

@@ -16,6 +16,11 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
 	gate     prometheus.Histogram
+
+	conditions *prometheus.GaugeVec
+	lostRaces  prometheus.Counter
+	inDoubt    prometheus.Counter
+	proven     prometheus.Counter
 }
 
 // newMetrics registers them. r may be nil: then they are counted and not shown.
@@ -35,6 +40,18 @@ func newMetrics(r prometheus.Registerer, f *tokens.Fence, log *audit.Log) *metri
 			Name: "fenceproxy_gate_wait_seconds", Help: "Time that writes stood at the gate: raise and older writes included.",
 			Buckets: prometheus.ExponentialBuckets(0.00001, 4, 11),
 		}),
+		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "fenceproxy_backend_conditions", Help: "1 where writes to the backend carry a condition that its store honours, 0 where the settle time alone keeps late ones out.",
+		}, []string{"backend", "operation"}),
+		lostRaces: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fenceproxy_lost_races_total", Help: "Tries of writes whose key had changed since it was observed.",
+		}),
+		inDoubt: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fenceproxy_in_doubt_total", Help: "Writes whose outcome the store did not tell.",
+		}),
+		proven: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fenceproxy_in_doubt_proven_total", Help: "Those of them that were seen to have taken effect before their settle time was over.",
+		}),
 	}
 	if r == nil {
 		return m
@@ -43,7 +60,7 @@ func newMetrics(r prometheus.Registerer, f *tokens.Fence, log *audit.Log) *metri
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	r.MustRegister(
-		m.requests, m.duration, m.refusals, m.gate,
+		m.requests, m.duration, m.refusals, m.gate, m.conditions, m.lostRaces, m.inDoubt, m.proven,
 		gauge("fenceproxy_writes_open", "Writes past the gate that are not settled.", func() float64 { return float64(f.Stats().Open) }),
 		gauge("fenceproxy_writes_in_doubt", "Writes whose outcome is unknown, until their settle time is over.", func() float64 { return float64(f.Stats().InDoubt) }),
 		gauge("fenceproxy_resources_in_memory", "Resources that the fence has in memory.", func() float64 { return float64(f.Stats().Resources) }),
@@ -69,3 +86,11 @@ func (m *metrics) refusal(name string) {
 }
 
 func (m *metrics) gateWait(d time.Duration) { m.gate.Observe(d.Seconds()) }
+
+func (m *metrics) condition(backend, operation string, judged bool) {
+	value := 0.0
+	if judged {
+		value = 1
+	}
+	m.conditions.WithLabelValues(backend, operation).Set(value)
+}

@@ -20,15 +20,16 @@ func (x *exchange) uploadName(id string) string {
 
 // createUpload begins an upload. Its token is on record before the client knows the upload's id.
 func (x *exchange) createUpload() error {
-	checks, err := x.demand()
+	d, err := x.demand()
 	if err == nil {
+		defer d.release()
 		err = x.announceUpload()
 	}
 	if err != nil {
 		x.drain(drainTime)
 		return err
 	}
-	rec, err := x.throughStore(x.detached(), checks, ungated{})
+	rec, err := x.attempt(x.detached(), d, ungated{})
 	if err == nil && x.target.Fenced && outcomeOf(rec.status) == done {
 		var created struct{ UploadId string }
 		if err := xml.Unmarshal(rec.body, &created); err != nil || created.UploadId == "" {
@@ -46,11 +47,13 @@ func (x *exchange) announceUpload() error {
 		return nil
 	}
 	if x.who.token > 0 {
-		_, err := x.h.Fence.Announce(x.detached(), x.claim())
+		e, err := x.h.Fence.Announce(x.detached(), x.claim())
+		x.generation = e.Generation
 		return err
 	}
 	w, err := x.h.Fence.Begin(x.detached(), x.claim()) // without a token there is nothing to announce, and something to refuse
 	if err == nil {
+		x.generation = w.Generation()
 		w.End()
 	}
 	return err
@@ -112,7 +115,8 @@ func (x *exchange) abortUpload() error {
 }
 
 func (x *exchange) abortOwn() error {
-	rec, err := x.throughStore(x.detached(), nil, ungated{})
+	d := new(draft)
+	rec, err := x.attempt(x.detached(), d, ungated{})
 	if err == nil && rec.outcome() == done {
 		x.forgetUpload()
 	}

@@ -21,7 +21,7 @@ func (x *exchange) read() error {
 			return err
 		}
 	}
-	x.backend().ServeHTTP(x.w, x.toBackend())
+	x.backend().ServeHTTP(&unstamped{ResponseWriter: x.w}, x.toBackend())
 	return nil
 }
 

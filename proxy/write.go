@@ -1,11 +1,8 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"encoding/xml"
 	"errors"
-	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -18,8 +15,8 @@ import (
 
 // writeThrough is the one way of a write:
 //
-//	demand what the rules ask → begin: refuse now what can be refused now → the backend reads the body, whose end is held back
-//	→ gate → the end is released, the store commits → settle → the client is told
+//	demand what the rules ask → begin: refuse now what can be refused now → gather a body that goes whole → observe what the key has
+//	→ the store gets the request, but for its end → gate → the end is released, the store commits → settle → the client is told
 //
 // If the process dies before the gate, nothing has happened. If it dies behind it, the store may have the write or not; the
 // client has no answer, and the registry knows how long a newer holder has to wait.
@@ -33,29 +30,64 @@ func (x *exchange) writeThrough() error {
 
 // through is the way up to the store's answer. pass says how the write passes the gate.
 func (x *exchange) through(pass func(*tokens.Write) passage) (*recorder, error) {
-	checks, err := x.demand()
+	d, err := x.demand()
 	if err != nil {
 		x.drain(drainTime)
 		return nil, err
 	}
+	defer d.release()
 	if !x.target.Fenced {
-		return x.throughStore(x.detached(), checks, ungated{})
+		return x.attempt(x.detached(), d, ungated{})
 	}
+	for {
+		rec, err := x.admitted(d, pass)
+		if !errors.Is(err, errLostRace) {
+			return rec, err
+		}
+		if d.tries++; d.tries == maxTries || d.content == nil && x.streams() {
+			return nil, errLostRace
+		}
+	}
+}
+
+// maxTries is how often a write is tried that meets a key which has changed since it was observed.
+const maxTries = 3
+
+// admitted is one admission of a write, from its beginning to its end.
+func (x *exchange) admitted(d *draft, pass func(*tokens.Write) passage) (*recorder, error) {
 	w, err := x.h.Fence.Begin(x.detached(), x.claim())
 	if err != nil {
 		x.drain(drainTime)
 		return nil, err
 	}
 	defer w.End() // a panic between gate and store leaves the write in doubt
-	return x.throughStore(w.Context(), checks, pass(w))
+	x.generation = w.Generation()
+	return x.attempt(w.Context(), d, pass(w))
 }
 
 // detached is a context that does not end with the client: past the gate a write no longer depends on it. Before the gate, a
 // client that leaves ends its body.
 func (x *exchange) detached() context.Context { return context.WithoutCancel(x.r.Context()) }
 
+// A draft is a write that has met the demands of its rule, and what is kept of it from one try to the next.
+type draft struct {
+	checks  []check
+	found   Findings
+	content *content // of a body that goes whole, once it is here
+
+	tries     int
+	conflicts int
+	blind     bool // no condition: it cannot be known what it would have to be
+}
+
+func (d *draft) release() {
+	if d.content != nil {
+		d.content.release()
+	}
+}
+
 // demand is what the rules ask of a write, whatever the fence says of its token, and what S3 asks of a body.
-func (x *exchange) demand() ([]check, error) {
+func (x *exchange) demand() (*draft, error) {
 	if err := x.who.meets(x.target.Policy); err != nil {
 		return nil, err
 	}
@@ -72,14 +104,12 @@ func (x *exchange) demand() ([]check, error) {
 		// net/http takes this for an empty body, and an object would become empty by a slip.
 		return nil, &s3Error{http.StatusLengthRequired, missingContentLength, "send Content-Length; for an empty object, send 0"}
 	}
-	return checksOf(x.r.Header, x.streams())
+	checks, err := checksOf(x.r.Header, x.streams())
+	if err != nil {
+		return nil, err
+	}
+	return &draft{checks: checks}, nil
 }
-
-// conditionable are the operations that S3 lets a client put a condition on.
-var conditionable = []string{"PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject"}
-
-// creating are those of them that can be told not to overwrite.
-var creating = conditionable[:3]
 
 // streams says whether the body is an object's content, which flows on as it comes. Other bodies are small and read whole first.
 func (x *exchange) streams() bool { return x.op.name == "PutObject" || x.op.name == "UploadPart" }
@@ -127,80 +157,125 @@ func (g *gated) admit() error {
 	return err
 }
 
-// throughStore lets the backend read the body and act, and settles. What the backend said is returned, and not told to the client
-// yet. ctx ends when the upload is to be cut off.
-func (x *exchange) throughStore(ctx context.Context, checks []check, p passage) (*recorder, error) {
-	body := &gatedBody{src: x.r.Body, control: x.control, idle: x.h.BodyIdle, gate: p.admit, checks: checks}
-	stopWatching := watch(ctx, body)
-	rec := newRecorder(x.w.Header())
-	err := x.callBackend(ctx, rec, body)
-	stopWatching()
-	x.bodyTouched = body.touched
-	if body.interrupted() {
-		x.w.Header().Set("Connection", "close")
-	}
-	if err == nil && !body.opened {
-		err = context.Cause(ctx) // the backend gave up because its context was cancelled, and not for a reason of its own
-	}
+// attempt takes a write to the store and settles it. What the store said is returned, and not told to the client yet. ctx ends when the
+// upload is to be cut off.
+func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder, error) {
+	c, err := x.prepare(ctx, d)
 	if err != nil {
 		x.drain(drainInterrupted)
 		return nil, err
 	}
-	if !body.opened {
-		return rec, x.answeredEarly(rec)
+	if c.seen.absent() && x.op.name == "DeleteObject" && x.nothingToDelete(c.seen) {
+		return x.deleteNothing(p)
 	}
-	return rec, x.settle(rec, p)
-}
-
-// watch interrupts the body when ctx ends. stop waits for an interruption under way, which must not hit the next request.
-func watch(ctx context.Context, body *gatedBody) (stop func()) {
-	done := make(chan struct{})
-	stopFunc := context.AfterFunc(ctx, func() {
-		defer close(done)
-		body.interrupt(context.Cause(ctx))
-	})
-	return func() {
-		if !stopFunc() {
-			<-done
+	s, err := x.deliver(ctx, d, c, p)
+	if err != nil {
+		return nil, err
+	}
+	if s.passed {
+		if err := x.settle(s, p); err != nil {
+			return s.rec, err
 		}
 	}
+	return s.rec, x.checkRace(s.rec, d, c)
 }
 
-// callBackend runs the backend up to its answer. Its error says that the body came to no end, so that the store has changed nothing.
-func (x *exchange) callBackend(ctx context.Context, rec *recorder, body *gatedBody) error {
+// prepare is all that comes before the store is sent the write: it must be one for it, a body that goes whole is here, and the key is
+// observed.
+func (x *exchange) prepare(ctx context.Context, d *draft) (c condition, err error) {
+	if d.tries == 0 && x.op.level == object {
+		if d.found, err = x.findings(); err != nil {
+			return c, err
+		}
+		if err := x.allows(d.found, x.op.name, x.op.key, x.target); err != nil {
+			return c, err
+		}
+	}
+	if d.content == nil {
+		if d.content, err = x.gather(ctx, d.checks, d.found.Spool); err != nil {
+			return c, err
+		}
+	}
+	if c, err = x.observed(ctx, d); err != nil && context.Cause(ctx) != nil {
+		err = context.Cause(ctx) // it was refused meanwhile
+	}
+	return c, err
+}
+
+// observed makes the write's condition. It comes before the gate: a condition that is made later would hold for a late write, too.
+func (x *exchange) observed(ctx context.Context, d *draft) (condition, error) {
+	b := x.backend()
+	if !x.target.Fenced || !b.remote() || !x.conditionable() {
+		return condition{}, nil
+	}
+	judged := b.conditional(d.found, x.op.name) && !x.target.Unconditional
+	if !judged && !b.Stamp {
+		return condition{}, nil
+	}
+	seen, err := x.observe(ctx, d.tries > 0)
+	if err != nil {
+		return condition{}, err
+	}
+	if d.tries > 0 && seen.hidden {
+		d.blind = true
+	}
+	if !judged || d.blind || x.writesOnce() {
+		return condition{seen: seen}, nil
+	}
+	return x.conditionFor(seen), nil
+}
+
+// conditionable says whether S3 judges conditions on the request: not on one version of many.
+func (x *exchange) conditionable() bool {
+	return slices.Contains(conditionable, x.op.name) && !x.r.URL.Query().Has("versionId")
+}
+
+// A sent write is one that the store has answered.
+type sent struct {
+	rec     *recorder
+	passed  bool   // it has passed the gate; where it has not, the store did not want the body
+	writeID string // of its stamp, "" if it has none
+}
+
+// deliver lets the store have the request. An error says that the write has not passed the gate: the store has changed nothing.
+func (x *exchange) deliver(ctx context.Context, d *draft, c condition, p passage) (s sent, err error) {
 	out := x.toBackend().WithContext(ctx)
-	x.addConditions(out)
+	s.writeID = x.stamp(out.Header)
+	c.put(out)
+	if x.writesOnce() {
+		out.Header.Set("If-None-Match", "*")
+	}
+	s.rec = newRecorder(x.w.Header())
+	var body delivery
+	if d.content != nil {
+		body = d.content.deliver(out, p.admit)
+		x.runBackend(s.rec, out)
+	} else {
+		body = x.stream(ctx, s.rec, out, d.checks, p.admit)
+	}
+	if s.passed = body.passed(); s.passed {
+		return s, nil
+	}
+	if err = body.failure(); err == nil {
+		err = context.Cause(ctx) // the backend gave up because its context was cancelled, and not for a reason of its own
+	}
+	if err != nil {
+		x.drain(drainInterrupted)
+		return s, err
+	}
+	return s, x.answeredEarly(s.rec)
+}
+
+// stream lets the store read the client's body, whose end is held back.
+func (x *exchange) stream(ctx context.Context, rec *recorder, out *http.Request, checks []check, gate func() error) delivery {
+	body := x.clientBody(checks, gate)
 	out.Body = body
-	if !x.streams() || x.r.ContentLength == 0 {
-		// Nothing worth holding back: the body is read, and the gate passed, before the store is called.
-		body.src = &capped{Reader: body.src, left: maxSmall, err: badRequest("EntityTooLarge", "the body of %s has more than %d bytes", x.op.name, maxSmall)}
-		small, err := io.ReadAll(body)
-		if err != nil {
-			return err
-		}
-		out.Body = io.NopCloser(bytes.NewReader(small))
-	}
+	stop := x.watch(ctx, body)
 	x.runBackend(rec, out)
-	return body.failure()
+	stop()
+	x.bodyTouched = body.touched
+	return body
 }
-
-// capped fails before it gives out more than is left: a body that is too long must not come to its end, and to the gate.
-type capped struct {
-	io.Reader
-	left int
-	err  error
-}
-
-func (c *capped) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	if c.left -= n; c.left < 0 {
-		return 0, c.err
-	}
-	return n, err
-}
-
-// maxSmall bounds the bodies that are read whole, in bytes. The largest are lists of 10,000 parts.
-const maxSmall = 4 << 20
 
 // runBackend makes a panic in a backend an answer that never came.
 func (x *exchange) runBackend(rec *recorder, out *http.Request) {
@@ -213,11 +288,9 @@ func (x *exchange) runBackend(rec *recorder, out *http.Request) {
 	x.backend().ServeHTTP(rec, out)
 }
 
-// addConditions is write_once: the store itself refuses to overwrite.
-func (x *exchange) addConditions(out *http.Request) {
-	if x.target.WriteOnce && slices.Contains(creating, x.op.name) {
-		out.Header.Set("If-None-Match", "*")
-	}
+// writesOnce says that the rule has the store itself refuse to overwrite.
+func (x *exchange) writesOnce() bool {
+	return x.target.WriteOnce && slices.Contains(creating, x.op.name)
 }
 
 // answeredEarly is a backend that did not want the body: a bucket that is missing, a key that it cannot hold.
@@ -250,14 +323,10 @@ func outcomeOf(status int) outcome {
 
 // outcome reads the whole answer: S3 begins to answer Complete and Copy before it knows, with 200, and may put an error inside.
 func (rec *recorder) outcome() outcome {
-	var inside struct {
-		XMLName xml.Name `xml:"Error"`
-		Code    string
-	}
-	if rec.status != http.StatusOK || xml.Unmarshal(rec.body, &inside) != nil {
+	if rec.status != http.StatusOK || !rec.isError() {
 		return outcomeOf(rec.status)
 	}
-	switch inside.Code {
+	switch rec.code() {
 	case internalError, slowDown, serviceUnavailable, "":
 		return unknown
 	}
@@ -265,17 +334,19 @@ func (rec *recorder) outcome() outcome {
 }
 
 // settle tells the fence what became of an admitted write.
-func (x *exchange) settle(rec *recorder, p settler) error {
-	switch rec.outcome() {
+func (x *exchange) settle(s sent, p settler) error {
+	x.remember(s.rec)
+	switch s.rec.outcome() {
 	case done:
 		p.Done()
 	case failed:
 		p.Failed()
 	default:
-		p.InDoubt()
+		x.h.metrics.inDoubt.Inc()
+		x.prove(s.writeID, p.InDoubt())
 		return errOutcomeUnknown
 	}
-	if rec.status == http.StatusPreconditionFailed && x.existsByRule() {
+	if s.rec.status == http.StatusPreconditionFailed && x.existsByRule() {
 		return &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
 	}
 	return nil
@@ -283,7 +354,7 @@ func (x *exchange) settle(rec *recorder, p settler) error {
 
 // existsByRule says that it was the rule's condition and not the client's own that was not met.
 func (x *exchange) existsByRule() bool {
-	return x.target.WriteOnce && x.r.Header.Get("If-None-Match") == "" && slices.Contains(creating, x.op.name)
+	return x.writesOnce() && x.r.Header.Get("If-None-Match") == ""
 }
 
 // tell tells the client what the backend said.
@@ -294,6 +365,7 @@ func (x *exchange) tell(rec *recorder, err error) error {
 	if x.target.Fenced {
 		x.lookFence()
 	}
+	rec.header.Del(headerStamp)
 	rec.replay(x.w)
 	return nil
 }

@@ -35,6 +35,9 @@ func (w *Write) Context() context.Context { return w.ctx }
 // Claim is what the write was begun with.
 func (w *Write) Claim() Claim { return w.claim }
 
+// Generation is that of the resource when the write began. The gate lets it pass only as long as it is.
+func (w *Write) Generation() int64 { return w.claim.generation }
+
 // Admit is the gate: when it returns nil the write may take effect, and nobody with a higher token is told yes before it has
 // settled. It must be called when everything that can be checked has been checked, right before the store can act.
 //

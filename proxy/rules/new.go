@@ -134,6 +134,7 @@ func (in *Rule) policy() Policy {
 		MaxAdvance:       in.MaxAdvance,
 		Reads:            in.Reads,
 		Refuse:           in.Refuse,
+		Unconditional:    in.Unconditional,
 	}
 	if p.Refuse == 0 {
 		p.Refuse = 412

@@ -36,7 +36,8 @@ type Rule struct {
 	RequireCondition bool  // a write without If-Match or If-None-Match is refused
 	MaxAdvance       int64 // how far a token may go beyond the one on record; 0: any distance
 	Reads            ReadPolicy
-	Refuse           int // HTTP status of a refused stale token: 412 (0 is 412) or 403
+	Refuse           int  // HTTP status of a refused stale token: 412 (0 is 412) or 403
+	Unconditional    bool // no condition is added to a write, even where the store would honour it
 }
 
 // A Policy is what a rule asks of a write. The fields are those of [Rule], with Refuse 412 or 403.
@@ -48,6 +49,7 @@ type Policy struct {
 	MaxAdvance       int64
 	Reads            ReadPolicy
 	Refuse           int
+	Unconditional    bool
 }
 
 // A Target is where a key leads.

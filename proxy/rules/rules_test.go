@@ -29,7 +29,7 @@ func sample(t testing.TB) *Table {
 		Bucket{Name: "*", Backend: "local", BucketWrites: Fence, Rules: []Rule{
 			{Match: "jobs/{job}/tmp/**", Token: Off},
 			{Match: "jobs/{job}/**", Resource: "jobs/{job}", Token: Required, HolderRequired: true, MaxAdvance: 9, Reads: Plain, Refuse: 403},
-			{Match: "shared/**", Resource: "shared", WriteOnce: true, RequireCondition: true},
+			{Match: "shared/**", Resource: "shared", WriteOnce: true, RequireCondition: true, Unconditional: true},
 			{Match: "each/**"},
 			{Match: "*/{x}/**", Resource: "by/{x}"},
 		}})
@@ -48,7 +48,7 @@ func TestObject(t *testing.T) {
 		{"b", "jobs/7/", Target{jobs, "local", "b/jobs/7", true, `rule "jobs/{job}/**" of bucket "*"`}},
 		{"b", "jobs/7", Target{plain, "local", "b/jobs/7", true, `the built-in rule of bucket "*"`}},
 		{"b", "jobs/7/tmp/x", Target{Policy{Token: Off, Refuse: 412}, "local", "b/jobs/7/tmp/x", false, `rule "jobs/{job}/tmp/**" of bucket "*"`}},
-		{"b", "shared/x", Target{Policy{WriteOnce: true, RequireCondition: true, Refuse: 412}, "local", "b/shared", true, `rule "shared/**" of bucket "*"`}},
+		{"b", "shared/x", Target{Policy{WriteOnce: true, RequireCondition: true, Refuse: 412, Unconditional: true}, "local", "b/shared", true, `rule "shared/**" of bucket "*"`}},
 	} {
 		got, ok := table.Object(test.bucket, test.key)
 		if diff := cmp.Diff(test.want, got); diff != "" || !ok {

@@ -24,7 +24,12 @@ const (
 // It walks all machines at once, breadth first (the subset construction), over the characters that the patterns name,
 // the slash, and one that stands for all others, which no machine can tell apart.
 func first(p *pattern, earlier []*pattern) (key string, v verdict) {
-	s := newSearch(p, earlier)
+	return common([]*pattern{p}, earlier)
+}
+
+// common looks for the shortest key that all of want match and none of earlier does.
+func common(want, earlier []*pattern) (key string, v verdict) {
+	s := newSearch(want, earlier)
 	for i := 0; i < len(s.queue); i++ {
 		if len(s.queue) > maxStates {
 			return "", undecided
@@ -40,7 +45,8 @@ func first(p *pattern, earlier []*pattern) (key string, v verdict) {
 }
 
 type search struct {
-	machines []nfa // the last one is the one in question
+	machines []nfa // those in question are the last ones
+	earlier  int   // how many are not
 	alphabet []rune
 	seen     map[string]bool
 	queue    []state
@@ -58,17 +64,22 @@ type place struct {
 	at      set
 }
 
-func newSearch(p *pattern, earlier []*pattern) *search {
+func newSearch(want, earlier []*pattern) *search {
 	s := &search{seen: map[string]bool{}}
 	var text strings.Builder
+	add := func(p *pattern) {
+		s.machines = append(s.machines, p.nfa)
+		text.WriteString(p.literals)
+	}
 	for _, q := range earlier {
-		if strings.HasPrefix(q.head, p.head) || strings.HasPrefix(p.head, q.head) {
-			s.machines = append(s.machines, q.nfa)
-			text.WriteString(q.literals)
+		if p := want[0]; strings.HasPrefix(q.head, p.head) || strings.HasPrefix(p.head, q.head) {
+			add(q)
 		}
 	}
-	s.machines = append(s.machines, p.nfa)
-	text.WriteString(p.literals)
+	s.earlier = len(s.machines)
+	for _, p := range want {
+		add(p)
+	}
 	s.alphabet = alphabet(text.String())
 	var begin state
 	for i, m := range s.machines {
@@ -93,19 +104,20 @@ func alphabet(text string) []rune {
 func (s *search) isFirst(st *state) bool {
 	for i := range st.at {
 		p := &st.at[i]
-		if s.machines[p.machine].accepts(&p.at) != (p.machine == len(s.machines)-1) {
+		if s.machines[p.machine].accepts(&p.at) != (p.machine >= s.earlier) {
 			return false
 		}
 	}
 	return true
 }
 
-// visit goes on from a state by one character. What leads nowhere is dropped: where the machine in question is stuck, or an
+// visit goes on from a state by one character. What leads nowhere is dropped: where a machine in question is stuck, or an
 // earlier one takes all that follows.
 func (s *search) visit(from int, r rune) {
 	next := state{prev: from, char: r}
 	var buf [utf8.UTFMax]byte
 	bytes := utf8.AppendRune(buf[:0], r)
+	alive := 0 // of those in question
 	for _, p := range s.queue[from].at {
 		m := s.machines[p.machine]
 		for _, c := range bytes {
@@ -114,12 +126,14 @@ func (s *search) visit(from int, r rune) {
 		if p.at.empty() {
 			continue
 		}
-		if p.machine < len(s.machines)-1 && m.takesAll(&p.at) {
+		if p.machine >= s.earlier {
+			alive++
+		} else if m.takesAll(&p.at) {
 			return
 		}
 		next.at = append(next.at, p)
 	}
-	if n := len(next.at); n > 0 && next.at[n-1].machine == len(s.machines)-1 {
+	if alive == len(s.machines)-s.earlier {
 		s.push(next)
 	}
 }

@@ -6,8 +6,12 @@ import (
 	"strings"
 )
 
+// wholeKey is the resource of a rule that names none: every object is its own.
+const wholeKey = "{key}"
+
 // A template is a compiled resource.
 type template struct {
+	text     string
 	parts    []part
 	usesKey  bool
 	usesVars bool
@@ -22,7 +26,7 @@ type part struct {
 // compileTemplate reads a resource. vars are the variables of the match.
 func compileTemplate(text string, vars []string) (template, error) {
 	if text == "" {
-		text = "{key}"
+		text = wholeKey
 	}
 	if err := checkText("resource", text); err != nil {
 		return template{}, err
@@ -31,7 +35,7 @@ func compileTemplate(text string, vars []string) (template, error) {
 		return template{}, fmt.Errorf("%q: a resource has no *; name the segment in match, as in jobs/{job}/**, "+
 			"and write {job} here", text)
 	}
-	var t template
+	t := template{text: text}
 	for text != "" {
 		before, rest, found := strings.Cut(text, "{")
 		if err := t.addText(before); err != nil {

@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/xml"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/fenceproxy/fenceproxy/proxy/rules"
+)
+
+// maxBatch is how many keys S3 takes in one DeleteObjects.
+const maxBatch = 1000
+
+// A batch is the body of DeleteObjects. It is never handed on as it came: what we have read of it is what the store gets, lest the store
+// read another key out of the same text.
+type batch struct {
+	XMLName xml.Name    `xml:"http://s3.amazonaws.com/doc/2006-03-01/ Delete"`
+	Objects []batchItem `xml:"Object"`
+	Quiet   bool
+
+	entries []batchEntry
+}
+
+// A batchItem is one object as S3's XML has it. Key is a list to notice a second one.
+type batchItem struct {
+	Key              []string
+	VersionId        string                       `xml:",omitempty"`
+	ETag             string                       `xml:",omitempty"`
+	LastModifiedTime string                       `xml:",omitempty"`
+	Size             string                       `xml:",omitempty"`
+	Unknown          []struct{ XMLName xml.Name } `xml:",any"`
+}
+
+// A batchEntry is one object, and what is said of it.
+type batchEntry struct {
+	batchItem
+	key         string
+	target      rules.Target
+	conditioned bool // its ETag is ours
+	refusal     error
+}
+
+// A batchAnswer is S3's DeleteResult.
+type batchAnswer struct {
+	XMLName xml.Name `xml:"DeleteResult"`
+	Deleted []struct {
+		Inner string `xml:",innerxml"`
+	}
+	Errors []batchError `xml:"Error"`
+}
+
+type batchError struct {
+	Key       string
+	VersionId string `xml:",omitempty"`
+	Code      string
+	Message   string
+}
+
+func parseBatch(text []byte) (*batch, error) {
+	malformed := func(format string, args ...any) (*batch, error) {
+		return nil, badRequest("MalformedXML", format, args...)
+	}
+	var read struct { // in any namespace: not every client writes one
+		XMLName xml.Name    `xml:"Delete"`
+		Objects []batchItem `xml:"Object"`
+		Quiet   bool
+		Unknown []struct{ XMLName xml.Name } `xml:",any"`
+	}
+	if err := xml.Unmarshal(text, &read); err != nil {
+		return malformed("the body is not a Delete: %v", err)
+	}
+	if len(read.Objects) == 0 || len(read.Objects) > maxBatch {
+		return malformed("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
+	}
+	if len(read.Unknown) > 0 {
+		return malformed("a Delete has no %s", read.Unknown[0].XMLName.Local)
+	}
+	b := &batch{Quiet: read.Quiet}
+	for i, item := range read.Objects {
+		if len(item.Key) != 1 || item.Key[0] == "" {
+			return malformed("object %d must have one key", i+1)
+		}
+		if len(item.Unknown) > 0 {
+			return malformed("object %d has a %s, which is not known", i+1, item.Unknown[0].XMLName.Local)
+		}
+		b.entries = append(b.entries, batchEntry{batchItem: item, key: item.Key[0]})
+	}
+	return b, nil
+}
+
+// setBody gives a request a body of ours, with the digests that belong to it instead of the client's.
+func setBody(r *http.Request, body []byte) *content {
+	for name := range r.Header {
+		if strings.HasPrefix(name, checksumPrefix) {
+			r.Header.Del(name)
+		}
+	}
+	r.Header.Del("X-Amz-Sdk-Checksum-Algorithm")
+	sum5, sum256 := md5.Sum(body), sha256.Sum256(body)
+	r.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum5[:]))
+	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	return &content{ReaderAt: bytes.NewReader(body), size: int64(len(body)), sha256: hex.EncodeToString(sum256[:])}
+}

@@ -1,0 +1,214 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+)
+
+// How a body goes to the store:
+//
+//	whole      read and verified before anything else: what is small, what a store elsewhere gets up to limits.buffer, and from a
+//	           file in the spool what a store elsewhere must not see in pieces. It can be sent again, behind a gate of its own.
+//	streaming  everything else, as it comes, but for its end (gate.go)
+
+// maxSmall bounds the bodies that are no objects, in bytes. The largest are lists of 10,000 parts.
+const maxSmall = 4 << 20
+
+// A delivery is a body on its way to the store, past the gate or before it.
+type delivery interface {
+	io.ReadCloser
+	passed() bool   // the gate has let the write pass
+	failure() error // why the body came to no end, nil if it did or was not read so far
+}
+
+// A content is a body that is at hand, whole and verified.
+type content struct {
+	io.ReaderAt
+	size    int64
+	sha256  string // in hexadecimal
+	release func() // gives its memory or its file back
+}
+
+// deliver makes the content the body of a request, behind a gate.
+func (c *content) deliver(out *http.Request, gate func() error) delivery {
+	body := &wholeBody{Reader: io.NewSectionReader(c, 0, c.size), gate: gate}
+	out.Body, out.ContentLength = body, c.size
+	out.Header.Set("X-Amz-Content-Sha256", c.sha256)
+	return body
+}
+
+// A wholeBody is a content behind a gate, as package backends has it.
+type wholeBody struct {
+	io.Reader
+	gate   func() error
+	asked  bool
+	opened bool
+	err    error // why it did not open
+}
+
+// Pass passes the gate.
+func (b *wholeBody) Pass() error {
+	if !b.asked {
+		b.asked = true
+		b.err = b.gate()
+		b.opened = b.err == nil
+	}
+	return b.err
+}
+
+// Read gives the body, and its end only when the gate is passed.
+func (b *wholeBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.Reader.Read(p)
+	if err == io.EOF {
+		if err := b.Pass(); err != nil {
+			return 0, err
+		}
+	}
+	return n, err
+}
+
+func (b *wholeBody) Close() error   { return nil }
+func (b *wholeBody) passed() bool   { return b.opened }
+func (b *wholeBody) failure() error { return b.err }
+
+// A budget is the memory for bodies, shared by all requests.
+type budget struct{ left atomic.Int64 }
+
+// take says whether there was enough left. Nobody waits for it.
+func (b *budget) take(n int64) bool {
+	if b.left.Add(-n) < 0 {
+		b.left.Add(n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.left.Add(n) }
+
+// gather reads and verifies the bodies that go to the store whole, and returns nil for one that streams. ctx ends when the upload is to be
+// cut off.
+func (x *exchange) gather(ctx context.Context, checks []check, spool bool) (*content, error) {
+	size := x.r.ContentLength
+	switch {
+	case !x.streams() || size == 0:
+		return x.gatherSmall(ctx, checks)
+	case !x.backend().remote():
+		return nil, nil
+	case size <= x.h.Buffer && x.h.memory.take(size):
+		c, err := x.gatherInto(ctx, checks, bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead)))
+		if err != nil {
+			x.h.memory.give(size)
+			return nil, err
+		}
+		c.release = func() { x.h.memory.give(size) }
+		return c, nil
+	case spool:
+		return x.gatherInFile(ctx, checks)
+	}
+	return nil, nil
+}
+
+func (x *exchange) gatherSmall(ctx context.Context, checks []check) (*content, error) {
+	tooLong := badRequest("EntityTooLarge", "the body of %s has more than %d bytes", x.op.name, maxSmall)
+	x.r.Body = &capped{ReadCloser: x.r.Body, left: maxSmall, err: tooLong}
+	return x.gatherInto(ctx, checks, new(bytes.Buffer))
+}
+
+func (x *exchange) gatherInto(ctx context.Context, checks []check, b *bytes.Buffer) (*content, error) {
+	sum, err := x.receive(ctx, checks, b)
+	if err != nil {
+		return nil, err
+	}
+	return &content{ReaderAt: bytes.NewReader(b.Bytes()), size: int64(b.Len()), sha256: sum, release: func() {}}, nil
+}
+
+// gatherInFile spools a body to a file that has no name any more: whatever happens, nothing of it stays.
+func (x *exchange) gatherInFile(ctx context.Context, checks []check) (_ *content, err error) {
+	f, err := os.CreateTemp(x.h.Spool, "body-*")
+	if err != nil {
+		return nil, fmt.Errorf("the spool of large bodies: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, fmt.Errorf("the spool of large bodies: %w", err)
+	}
+	sum, err := x.receive(ctx, checks, f)
+	if err != nil {
+		return nil, err
+	}
+	return &content{ReaderAt: f, size: x.r.ContentLength, sha256: sum, release: func() { _ = f.Close() }}, nil
+}
+
+// receive reads the client's body to its end, verifies it, and returns its SHA-256.
+func (x *exchange) receive(ctx context.Context, checks []check, w io.Writer) (sum string, err error) {
+	body := x.clientBody(checks, func() error { return nil })
+	hash := sha256.New()
+	var from io.Reader = io.TeeReader(body, hash)
+	for _, c := range checks {
+		if c.header == "x-amz-content-sha256" { // it is taken anyway
+			hash, from = c.hash, body
+		}
+	}
+	stop := x.watch(ctx, body)
+	_, err = io.Copy(w, from)
+	stop()
+	x.bodyTouched = true
+	if failure := body.failure(); failure != nil {
+		return "", failure
+	}
+	if err != nil {
+		return "", fmt.Errorf("a body could not be kept: %w", err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// clientBody is the client's body, its end behind a gate.
+func (x *exchange) clientBody(checks []check, gate func() error) *gatedBody {
+	return &gatedBody{src: x.r.Body, control: x.control, idle: x.h.BodyIdle, gate: gate, checks: checks}
+}
+
+// watch interrupts the body when ctx ends. stop waits for an interruption under way, which must not hit the next request.
+func (x *exchange) watch(ctx context.Context, body *gatedBody) (stop func()) {
+	done := make(chan struct{})
+	stopFunc := context.AfterFunc(ctx, func() {
+		defer close(done)
+		body.interrupt(context.Cause(ctx))
+	})
+	return func() {
+		if !stopFunc() {
+			<-done
+		}
+		if body.interrupted() {
+			x.w.Header().Set("Connection", "close")
+		}
+	}
+}
+
+// capped fails before it gives out more than is left: a body that is too long must not come to its end, and to the gate.
+type capped struct {
+	io.ReadCloser
+	left int
+	err  error
+}
+
+func (c *capped) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if c.left -= n; c.left < 0 {
+		return 0, c.err
+	}
+	return n, err
+}

@@ -1,0 +1,141 @@
+package proxy
+
+import (
+	"encoding/xml"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A condition is what a write asks of its key, so that the store itself refuses it when it comes late (RFC 9110, 13.1.1 and 13.1.2).
+type condition struct {
+	header, value string // as it is sent; "" if the client's own does the same, or there is none
+	seen          observation
+}
+
+// ours says that the store judges a condition that the client did not send.
+func (c condition) ours() bool { return c.header != "" }
+
+// neverMatches is no object's ETag.
+const neverMatches = `"fenceproxy-absent"`
+
+// conditionFor makes the condition of a write from what its key had before the gate. A client's own condition names one state of the key, as
+// ours does, and is kept; but for If-Match: *, which any object meets.
+func (x *exchange) conditionFor(seen observation) condition {
+	c := condition{seen: seen}
+	match := strings.TrimSpace(x.r.Header.Get("If-Match"))
+	switch {
+	case match != "" && match != "*" || x.r.Header.Get("If-None-Match") != "":
+	case !seen.known:
+	case !seen.absent():
+		c.header, c.value = "If-Match", seen.etag
+	case match == "*":
+		c.header, c.value = "If-Match", neverMatches // not met, as the client's own is not, whenever it comes to be judged
+	case x.op.name != "DeleteObject":
+		c.header, c.value = "If-None-Match", "*"
+	}
+	return c
+}
+
+// put puts the condition on the request.
+func (c condition) put(out *http.Request) {
+	if c.ours() {
+		out.Header.Del("If-Match")
+		out.Header.Set(c.header, c.value)
+	}
+}
+
+// errLostRace: the key has changed between the observation and the write. Nothing was written; a higher token refuses the next try, and after an
+// equal one it goes on from what is there now.
+var errLostRace = errors.New("other writes to this key were quicker each time")
+
+// checkRace fails with errLostRace where it was our condition that kept the store from carrying the write out.
+func (x *exchange) checkRace(rec *recorder, d *draft, c condition) error {
+	lost, err := x.unmet(rec, c)
+	if err != nil || !lost {
+		return err
+	}
+	x.h.etags.forget(x.name())
+	x.h.metrics.lostRaces.Inc()
+	if x.op.name == "CompleteMultipartUpload" && rec.conflict() {
+		// S3 says so of every write to the key since Create, and would say so for ever ("Complete a multipart upload").
+		if d.conflicts++; d.conflicts == 2 {
+			d.blind = true
+		}
+	}
+	return errLostRace
+}
+
+// unmet says that the store did not carry a write out because of our condition.
+func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
+	code := rec.code()
+	switch {
+	case rec.conflict():
+		return c.ours() || x.existsByRule(), nil
+	case !c.ours(), c.value == neverMatches:
+		return false, nil
+	case code == preconditionFailed, rec.status == http.StatusPreconditionFailed:
+	case code == "NoSuchKey" && c.header == "If-Match":
+	default:
+		return false, nil
+	}
+	if x.op.name != "CopyObject" {
+		return true, nil
+	}
+	// The source may be missing, or not meet a condition that the client has for it: then the key itself is what it was.
+	now, _, err := x.glance(x.detached())
+	return now != c.seen, err
+}
+
+// conflict is S3's word for a write that met another one: it says that nothing was changed, and to look again.
+func (rec *recorder) conflict() bool {
+	code := rec.code()
+	return code == "ConditionalRequestConflict" || code == "OperationAborted"
+}
+
+// isError says whether the body is S3's XML for an error.
+func (rec *recorder) isError() bool {
+	var e struct {
+		XMLName xml.Name `xml:"Error"`
+	}
+	return xml.Unmarshal(rec.body, &e) == nil
+}
+
+// code is S3's code of an error, also of one inside a 200.
+func (rec *recorder) code() string {
+	var e struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string
+	}
+	if len(rec.body) == 0 || xml.Unmarshal(rec.body, &e) != nil {
+		return ""
+	}
+	return e.Code
+}
+
+// newETag is the ETag that a write has left behind, "" if it does not say.
+func (x *exchange) newETag(rec *recorder) string {
+	switch x.op.name {
+	case "PutObject":
+		return rec.header.Get("Etag")
+	case "CopyObject", "CompleteMultipartUpload":
+		var result struct{ ETag string }
+		if xml.Unmarshal(rec.body, &result) == nil {
+			return result.ETag
+		}
+	}
+	return ""
+}
+
+// remember keeps what the write has left behind for the next one's condition, and forgets what may not be so any more.
+func (x *exchange) remember(rec *recorder) {
+	if !slices.Contains(conditionable, x.op.name) || !x.backend().remote() {
+		return
+	}
+	if etag := x.newETag(rec); etag != "" && rec.outcome() == done && !x.r.URL.Query().Has("versionId") {
+		x.h.etags.put(x.name(), etag)
+		return
+	}
+	x.h.etags.forget(x.name())
+}
