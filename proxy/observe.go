@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -99,6 +100,23 @@ func (x *exchange) glance(ctx context.Context) (seen observation, stamp string, 
 	}
 }
 
+// checkStamp asks a store in this process for the stamp of the key, if the write is the first with its token: should the registry have been
+// restored from an older copy, the object knows of a higher one.
+func (x *exchange) checkStamp(ctx context.Context) error {
+	if !x.backend().Stamp {
+		return nil
+	}
+	now, err := x.h.Fence.Highest(x.detached(), x.target.Resource)
+	if err != nil || now.Token > 0 && x.who.token <= now.Token {
+		return err
+	}
+	_, stamp, err := x.glance(ctx)
+	if err != nil {
+		return nil // the store says what is wrong when it gets the write
+	}
+	return x.heed(stamp)
+}
+
 // observing are the headers of a write without which the store may not show the object that it is about to replace.
 var observing = []string{
 	"X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Server-Side-Encryption-Customer-Key", "X-Amz-Server-Side-Encryption-Customer-Key-Md5",
@@ -128,7 +146,10 @@ func (x *exchange) heed(text string) error {
 		return nil // none, or one that came with a copy
 	}
 	x.h.doubts.seen(s.WriteID)
-	if s.Registry != x.h.RegistryID && !x.h.adopted(s.Registry) {
+	switch ours := s.Registry == x.h.RegistryID || x.h.adopted(s.Registry); {
+	case !ours && !x.backend().remote():
+		return nil // a directory is bound to its registry as a whole, and this is a leaving of the one before
+	case !ours:
 		return &conflictingRegistry{ours: x.h.RegistryID, theirs: s.Registry, name: x.name()}
 	}
 	if s.Token <= x.who.token {
@@ -137,15 +158,16 @@ func (x *exchange) heed(text string) error {
 	if now, err := x.h.Fence.Highest(x.detached(), x.target.Resource); err != nil || s.Generation < now.Generation {
 		return err // it is from before a reset, which has taken the token down
 	}
-	// The registry has lost a token that it has known before. Whoever comes with this write's token is stale, as the store itself shows.
+	// The registry has lost a token that it has known before, or knows it only since a moment. This write's is stale, as the store itself shows.
 	c := x.claim()
 	c.Token, c.Holder, c.AccessKey, c.MaxAdvance = s.Token, "", "", 0
-	_, err := x.h.Fence.Announce(x.detached(), c)
+	now, err := x.h.Fence.Announce(x.detached(), c)
 	if err == nil {
 		x.h.Log.Warn("an object has a higher token than the registry: the mark was raised", "resource", x.target.Resource, "object", x.name(), "token", int64(s.Token))
-		return &tokens.StaleError{Resource: x.target.Resource, Token: x.who.token, Highest: s.Token}
+	} else if !errors.As(err, new(*tokens.StaleError)) && !errors.As(err, new(*tokens.ConflictError)) {
+		return err
 	}
-	return err
+	return &tokens.StaleError{Resource: x.target.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder}
 }
 
 // A conflictingRegistry refuses a write to a bucket that another registry fences, too.

@@ -205,8 +205,11 @@ func (x *exchange) prepare(ctx context.Context, d *draft) (c condition, err erro
 // observed makes the write's condition. It comes before the gate: a condition that is made later would hold for a late write, too.
 func (x *exchange) observed(ctx context.Context, d *draft) (condition, error) {
 	b := x.backend()
-	if !x.target.Fenced || !b.remote() || !x.conditionable() {
+	switch {
+	case !x.target.Fenced, !x.conditionable():
 		return condition{}, nil
+	case !b.remote():
+		return condition{}, x.checkStamp(ctx)
 	}
 	judged := b.conditional(d.found, x.op.name) && !x.target.Unconditional
 	if !judged && !b.Stamp {
