@@ -41,6 +41,7 @@ const (
 	invalidArgument      = "InvalidArgument"
 	missingContentLength = "MissingContentLength"
 	noSuchBucket         = "NoSuchBucket"
+	noSuchKey            = "NoSuchKey"
 	notImplementedCode   = "NotImplemented"
 	preconditionFailed   = "PreconditionFailed"
 	serviceUnavailable   = "ServiceUnavailable"

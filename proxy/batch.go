@@ -144,21 +144,19 @@ func (g *gates) remove(w *tokens.Write) {
 // observers is how many keys of a batch are looked at at a time.
 const observers = 16
 
-// observeBatch puts a condition on each key that is to have one: the ETag that it has now. A key that is absent has none.
+// observeBatch looks at each key before the gate, as at that of a single write, and puts a condition on those that are to have one: the ETag
+// that the key has now. One that is absent has none.
 func (x *exchange) observeBatch(b *batch) error {
 	var all errgroup.Group
 	all.SetLimit(observers)
 	for i := range b.entries {
 		e := &b.entries[i]
-		if e.refusal != nil || !e.conditioned {
+		if e.refusal != nil || !e.target.Fenced {
 			continue
 		}
 		all.Go(func() error {
-			one := x.one(e)
-			seen, err := one.observe(x.detached(), false)
-			e.ETag, e.conditioned = seen.etag, seen.etag != ""
-			var stale *tokens.StaleError
-			if errors.As(err, &stale) {
+			err := x.one(e).observeEntry(e)
+			if errors.As(err, new(*tokens.StaleError)) {
 				e.refusal, err = err, nil
 			}
 			return err
@@ -167,10 +165,24 @@ func (x *exchange) observeBatch(b *batch) error {
 	return all.Wait()
 }
 
+func (x *exchange) observeEntry(e *batchEntry) error {
+	switch b := x.backend(); {
+	case !b.remote():
+		return x.checkStamp(x.detached())
+	case !e.conditioned && !b.Stamp:
+		return nil
+	}
+	seen, err := x.observe(x.detached(), false)
+	if e.conditioned = e.conditioned && seen.etag != ""; e.conditioned {
+		e.ETag = seen.etag
+	}
+	return err
+}
+
 // one is the exchange as if a key had come alone.
 func (x *exchange) one(e *batchEntry) *exchange {
 	one := *x
-	one.op.key, one.target = e.key, e.target
+	one.op.key, one.target, one.path = e.key, e.target, "/"+x.op.bucket+"/"+e.key
 	return &one
 }
 
@@ -226,10 +238,10 @@ func (x *exchange) tellBatch(rec *recorder, b *batch) error {
 	if xml.Unmarshal(rec.body, &answer) != nil {
 		return errOutcomeUnknown // it was done, and of which keys cannot be read
 	}
-	changed := x.explainRaces(b, answer.Errors)
+	changed := x.explainRaces(b, &answer)
 	for i := range b.entries {
 		if e := &b.entries[i]; e.refusal != nil {
-			answer.Errors = append(answer.Errors, x.refuseEntry(e))
+			answer.Errors = append(answer.Errors, x.refuseEntry(e, e.refusal))
 			changed = true
 		}
 	}
@@ -246,39 +258,49 @@ func (x *exchange) tellBatch(rec *recorder, b *batch) error {
 	return x.tell(rec, nil)
 }
 
-// explainRaces says in our words what the store says of our conditions: the client has sent none.
-func (x *exchange) explainRaces(b *batch, told []batchError) (changed bool) {
+// explainRaces says in our words what the store says of our conditions: the client has sent none. A key that is gone is deleted.
+func (x *exchange) explainRaces(b *batch, answer *batchAnswer) (changed bool) {
 	ours := map[string]*batchEntry{}
 	for i := range b.entries {
 		if e := &b.entries[i]; e.conditioned {
 			ours[e.key] = e
 		}
 	}
-	for i := range told {
-		e := ours[told[i].Key]
-		if e == nil || told[i].Code != preconditionFailed {
+	told := answer.Errors
+	answer.Errors = nil
+	for _, t := range told {
+		e := ours[t.Key]
+		switch {
+		case e == nil || t.Code != preconditionFailed && t.Code != noSuchKey && !isConflict(t.Code):
+			answer.Errors = append(answer.Errors, t)
 			continue
+		case t.Code != noSuchKey:
+			answer.Errors = append(answer.Errors, x.explainRace(e))
+		case !b.Quiet:
+			answer.Deleted = append(answer.Deleted, batchDeleted{Key: e.key})
 		}
 		changed = true
-		x.h.metrics.lostRaces.Inc()
-		told[i].Code, told[i].Message = slowDown, errLostRace.Error()+": it was not deleted; send it again"
-		if now, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil && now.Token > x.who.token {
-			e.refusal = &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder}
-			told[i] = x.refuseEntry(e)
-			e.refusal = nil // it is told
-		}
 	}
 	return changed
 }
 
+// explainRace is what becomes of a key that has changed since it was looked at.
+func (x *exchange) explainRace(e *batchEntry) batchError {
+	x.h.metrics.lostRaces.Inc()
+	if now, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil && now.Token > x.who.token {
+		return x.refuseEntry(e, &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder})
+	}
+	return batchError{Key: e.key, Code: slowDown, Message: errLostRace.Error() + ": it was not deleted; send it again"}
+}
+
 // refuseEntry records the refusal of one key, as if it had come alone.
-func (x *exchange) refuseEntry(e *batchEntry) batchError {
+func (x *exchange) refuseEntry(e *batchEntry, refusal error) batchError {
 	one := x.one(e)
 	if entry, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil {
 		one.highest = entry.Token
 	}
-	a := one.answerTo(e.refusal)
-	one.record(a, e.refusal)
+	a := one.answerTo(refusal)
+	one.record(a, refusal)
 	x.h.metrics.refusal(a.name)
 	return batchError{Key: e.key, VersionId: e.VersionId, Code: a.code, Message: a.message}
 }

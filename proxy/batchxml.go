@@ -49,10 +49,15 @@ type batchEntry struct {
 // A batchAnswer is S3's DeleteResult.
 type batchAnswer struct {
 	XMLName xml.Name `xml:"DeleteResult"`
-	Deleted []struct {
-		Inner string `xml:",innerxml"`
-	}
-	Errors []batchError `xml:"Error"`
+	Deleted []batchDeleted
+	Errors  []batchError `xml:"Error"`
+}
+
+type batchDeleted struct {
+	Key                   string
+	VersionId             string `xml:",omitempty"`
+	DeleteMarker          string `xml:",omitempty"`
+	DeleteMarkerVersionId string `xml:",omitempty"`
 }
 
 type batchError struct {

@@ -76,7 +76,7 @@ func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
 	case !c.ours(), c.value == neverMatches:
 		return false, nil
 	case code == preconditionFailed, rec.status == http.StatusPreconditionFailed:
-	case code == "NoSuchKey" && c.header == "If-Match":
+	case code == noSuchKey && c.header == "If-Match":
 	default:
 		return false, nil
 	}
@@ -89,8 +89,9 @@ func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
 }
 
 // conflict is S3's word for a write that met another one: it says that nothing was changed, and to look again.
-func (rec *recorder) conflict() bool {
-	code := rec.code()
+func (rec *recorder) conflict() bool { return isConflict(rec.code()) }
+
+func isConflict(code string) bool {
 	return code == "ConditionalRequestConflict" || code == "OperationAborted"
 }
 

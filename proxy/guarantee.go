@@ -19,9 +19,9 @@ type guarantees struct {
 
 // A guarantee is one store's. Those who come while it is asked wait for it.
 type guarantee struct {
-	asking sync.Mutex // who asks, holds it
-	done   bool       // guarded by asking
-	found  Findings   // guarded by asking until done
+	turn  chan struct{} // holds one token; who has it may ask, and touch what is below
+	done  bool
+	found Findings
 }
 
 func (g *guarantees) of(backend string) *guarantee {
@@ -31,7 +31,8 @@ func (g *guarantees) of(backend string) *guarantee {
 		g.known = make(map[string]*guarantee)
 	}
 	if g.known[backend] == nil {
-		g.known[backend] = new(guarantee)
+		g.known[backend] = &guarantee{turn: make(chan struct{}, 1)}
+		g.known[backend].turn <- struct{}{}
 	}
 	return g.known[backend]
 }
@@ -43,8 +44,8 @@ func (x *exchange) findings() (Findings, error) {
 		return Findings{}, nil
 	}
 	g := x.h.guarantees.of(x.target.Backend)
-	g.asking.Lock()
-	defer g.asking.Unlock()
+	<-g.turn
+	defer func() { g.turn <- struct{}{} }()
 	if g.done {
 		return g.found, nil
 	}

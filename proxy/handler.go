@@ -117,6 +117,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		control: http.NewResponseController(w), id: requestID(), start: time.Now(),
 	}
 	x.w.Header().Set("X-Amz-Request-Id", x.id)
+	if len(r.TransferEncoding) > 0 {
+		// RFC 9112, 6.3: it may have had a Content-Length, too, by which another proxy before us takes what follows for its body.
+		x.w.Header().Set("Connection", "close")
+	}
 	x.finish(x.serve())
 }
 
@@ -178,7 +182,7 @@ func (x *exchange) find() error {
 // come in, and signatures are not looked at.
 func (x *exchange) authenticate() error {
 	if x.h.Signatures == nil {
-		return nil
+		return refuseBrowser(x.r)
 	}
 	id, err := x.h.Signatures.Verify(x.r)
 	x.accessKey = id.AccessKey

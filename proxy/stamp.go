@@ -46,7 +46,8 @@ func ParseStamp(text string) (s Stamp, ok bool) {
 	if err != nil || err2 != nil || generation < 0 || token < 0 {
 		return Stamp{}, false
 	}
-	return Stamp{Registry: parts[1], Resource: parts[2], Generation: generation, Token: tokens.Token(token), WriteID: parts[5]}, true
+	s = Stamp{Registry: parts[1], Resource: parts[2], Generation: generation, Token: tokens.Token(token), WriteID: parts[5]}
+	return s, s.String() == text // +34 and 034 are nothing that we have written
 }
 
 // ResourceHash names a resource in a stamp: the first 64 bits of its SHA-256, in the URL's Base64.

@@ -21,11 +21,11 @@ var allowed = map[string][]string{
 	"cmd/fenceproxy": {
 		"backends/file", "backends/s3", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
 	},
-	"proxy":                {"proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
+	"proxy":                {"internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
 	"proxy/sigv4":          {},
 	"proxy/rules":          {},
 	"proxy/audit":          {"internal/sqlitedb"},
-	"proxy/admin":          {"proxy/audit", "tokens"},
+	"proxy/admin":          {"internal/localname", "proxy/audit", "tokens"},
 	"backends":             {},
 	"backends/file":        {},
 	"backends/s3":          {},
@@ -34,6 +34,7 @@ var allowed = map[string][]string{
 	"tokens/sqlite":        {"internal/sqlitedb", "tokens"},
 	"tokens/tokenstest":    {"tokens"},
 	"internal/sqlitedb":    {},
+	"internal/localname":   {},
 }
 
 func TestImports(t *testing.T) {

@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 
+	"github.com/fenceproxy/fenceproxy/internal/localname"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
@@ -102,25 +101,10 @@ func guard(next http.Handler) http.Handler {
 	})
 	next = crossOrigin.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !localName(r.Host) {
+		if !localname.Is(r.Host) {
 			foreignHost(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// localName says whether a Host header names an address, which no DNS answer stands behind, or localhost.
-func localName(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	} else if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
-		host = host[1 : n-1]
-	}
-	if host == "localhost" {
-		return true
-	}
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
