@@ -37,6 +37,10 @@ func inspect(path string, s Schema) error {
 	if err != nil {
 		return fmt.Errorf("open the %s: %w", s.Name, err)
 	}
+	return judgeHeader(path, s, header)
+}
+
+func judgeHeader(path string, s Schema, header []byte) error {
 	if len(header) == 0 {
 		return missing(path, s)
 	}
@@ -55,7 +59,11 @@ func inspect(path string, s Schema) error {
 func readHeader(path string) ([]byte, error) {
 	// For writing, too, though nothing is written: SQLite would take a file that it may only read, and leave others beside it that
 	// are as hard to write.
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	return headerOf(path, os.O_RDWR)
+}
+
+func headerOf(path string, flag int) ([]byte, error) {
+	f, err := os.OpenFile(path, flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -187,24 +195,27 @@ func migrate(ctx context.Context, conn *sql.Conn, s Schema, version int) error {
 // temporaryPrefix is what the names of path's temporary files begin with.
 func temporaryPrefix(path string) string { return "." + filepath.Base(path) + temporaryInfix }
 
-// removeLeftovers removes the temporary files of a build that a crash ended, their journals included.
-func removeLeftovers(path string) error {
+// Leftovers are the temporary files of a build of path that a crash ended, their journals included. The next Open removes them.
+func Leftovers(path string) (left []string, err error) {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // then the file is missing, which is what has to be said
-	}
-	if err != nil {
-		return err
+		return nil, nil // then the file is missing, which is what has to be said
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), temporaryPrefix(path)) {
-			if err := removeIfThere(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
+			left = append(left, filepath.Join(dir, e.Name()))
 		}
 	}
-	return nil
+	return left, err
+}
+
+func removeLeftovers(path string) error {
+	left, err := Leftovers(path)
+	for _, file := range left {
+		err = errors.Join(err, removeIfThere(file))
+	}
+	return err
 }
 
 func removeIfThere(path string) error {

@@ -101,7 +101,7 @@ func open(ctx context.Context, path string, s Schema) (_ *DB, err error) {
 			err = errors.Join(fmt.Errorf("open the %s %s: %w", s.Name, path, err), d.closePools())
 		}
 	}()
-	if d.pool, err = openPool(path, 1, "mode=rw&_txlock=immediate&_journal_mode=WAL&_synchronous=FULL&_defensive=1"); err != nil {
+	if d.pool, err = openPool(path, 1, writing); err != nil {
 		return nil, err
 	}
 	conn, err := d.pool.Conn(ctx)
@@ -123,6 +123,9 @@ func open(ctx context.Context, path string, s Schema) (_ *DB, err error) {
 	d.writer = startWriter(conn)
 	return d, nil
 }
+
+// writing opens a file for writes that are durable when they are committed.
+const writing = "mode=rw&_txlock=immediate&_journal_mode=WAL&_synchronous=FULL&_defensive=1"
 
 // openPool opens path with SQLite's URI parameters and the driver's. They stand in the name and not in statements, for the
 // pool makes connections as it likes and each has to have them.

@@ -25,7 +25,11 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 	if err := errors.Join(err, refusal); err != nil {
 		return tokens.Grant{}, err
 	}
-	if err := r.waitSettled(ctx, c.Resource, func(t tokens.Token) bool { return t < c.Token }); err != nil {
+	err = r.waitSettled(ctx, c.Resource, func(t tokens.Token) bool { return t < c.Token })
+	if err == nil && c.Settle > 0 {
+		err = r.waitHeld(ctx)
+	}
+	if err != nil {
 		if g.ID != 0 { // nobody can write under a grant that was never handed out
 			_ = r.GiveBack(ctx, g.ID)
 		}

@@ -14,6 +14,7 @@ package sqlite
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -61,6 +62,17 @@ CREATE TABLE uploads (
 	upload TEXT PRIMARY KEY,
 	token  INTEGER NOT NULL      -- the highest that touched it
 ) STRICT, WITHOUT ROWID;
+`, `
+CREATE TABLE mappings (
+	position INTEGER PRIMARY KEY, -- of the entries whose names match a bucket, the first one counts
+	name     TEXT NOT NULL,
+	digest   TEXT NOT NULL,       -- of text
+	text     TEXT NOT NULL        -- says what leads a key to its resource
+) STRICT;
+CREATE TABLE adopted (
+	id         TEXT PRIMARY KEY, -- of another registry, whose stamps count as our own
+	adopted_at INTEGER NOT NULL  -- ms since 1970
+) STRICT, WITHOUT ROWID;
 `},
 }
 
@@ -85,6 +97,8 @@ type Registry struct {
 
 	mu        sync.Mutex
 	inherited map[string][]inherited // grants of earlier runs that have not settled, by resource; guarded by mu
+	adopted   []string               // ids of other registries, sorted; guarded by mu
+	held      time.Time              // no raise on a store with a settle time returns before; guarded by mu
 }
 
 // An inherited grant is one of an earlier run.
@@ -122,7 +136,7 @@ func Open(ctx context.Context, lock *DirLock, o Options) (_ *Registry, err error
 	if r.db, r.start.Created, err = sqlitedb.Open(ctx, filepath.Join(lock.path, FileName), schema, o.Create); err != nil {
 		return nil, err
 	}
-	if err := r.begin(ctx, lock.got); err != nil {
+	if err := r.begin(ctx, lock.got, o.Create); err != nil {
 		return nil, fmt.Errorf("begin a run of the token registry: %w", err)
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -131,14 +145,9 @@ func Open(ctx context.Context, lock *DirLock, o Options) (_ *Registry, err error
 }
 
 // begin numbers the run and takes over what earlier ones have left.
-func (r *Registry) begin(ctx context.Context, gotLock time.Time) error {
+func (r *Registry) begin(ctx context.Context, gotLock time.Time, create bool) error {
 	return r.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		if r.start.Created {
-			if _, err := tx.Exec("INSERT INTO registry (id, created_at) VALUES (?, ?)", rand.Text(), gotLock.UnixMilli()); err != nil {
-				return err
-			}
-		}
-		if err := tx.QueryRow("SELECT id FROM registry").Scan(&r.id); err != nil {
+		if err := r.identify(tx, gotLock, create); err != nil {
 			return err
 		}
 		var unclean int
@@ -156,8 +165,33 @@ func (r *Registry) begin(ctx context.Context, gotLock time.Time) error {
 		if _, err := tx.Exec("DELETE FROM runs WHERE run < ? - 1000", r.run); err != nil {
 			return err
 		}
+		if err := r.loadAdopted(tx); err != nil {
+			return err
+		}
 		return r.inherit(tx, gotLock)
 	})
+}
+
+// identify finds the id, or gives one to a new file. A file without an id and without a run is one whose making was ended by a crash:
+// nothing was ever recorded in it, and it counts as missing.
+func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, create bool) error {
+	err := tx.QueryRow("SELECT id FROM registry").Scan(&r.id)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	var runs int
+	if err := tx.QueryRow("SELECT count(*) FROM runs").Scan(&runs); err != nil {
+		return err
+	}
+	switch {
+	case runs > 0:
+		return errors.New("it is damaged: it has lost its id. Restore it from a backup")
+	case !create:
+		return fmt.Errorf("it was never finished, so that %w", sqlitedb.ErrMissing)
+	}
+	r.id, r.start.Created = rand.Text(), true
+	_, err = tx.Exec("INSERT INTO registry (id, created_at) VALUES (?, ?)", r.id, gotLock.UnixMilli())
+	return err
 }
 
 // inherit reads the grants of every earlier run, not of the last one only: a run may have been too short for the ones before it
@@ -288,7 +322,11 @@ func (r *Registry) settledGrants(now time.Time) (next time.Time, ids []tokens.Gr
 
 // waitSettled waits until no earlier run can bring a write into effect on the resource with a token that concerns says yes to.
 func (r *Registry) waitSettled(ctx context.Context, resource string, concerns func(tokens.Token) bool) error {
-	wait := time.Until(r.settles(resource, concerns))
+	return r.waitUntil(ctx, r.settles(resource, concerns))
+}
+
+func (r *Registry) waitUntil(ctx context.Context, t time.Time) error {
+	wait := time.Until(t)
 	if wait <= 0 {
 		return nil
 	}
@@ -314,4 +352,22 @@ func (r *Registry) settles(resource string, concerns func(tokens.Token) bool) (l
 		}
 	}
 	return last
+}
+
+// Unsettled says how many resources have writes of earlier runs that may still take effect, and for how long at most.
+func (r *Registry) Unsettled() (resources int, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, grants := range r.inherited {
+		for _, g := range grants {
+			wait = max(wait, time.Until(g.settled))
+		}
+	}
+	return len(r.inherited), wait
+}
+
+// WaitSettled waits until no write of an earlier run can take effect any more.
+func (r *Registry) WaitSettled(ctx context.Context) error {
+	_, wait := r.Unsettled()
+	return r.waitUntil(ctx, time.Now().Add(wait))
 }

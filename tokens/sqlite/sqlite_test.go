@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/tokenstest"
 )
@@ -91,6 +92,46 @@ func TestStartTellsHowTheLastRunEnded(t *testing.T) {
 	}
 	if err := third.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestKilledWhileItWasMade: a file that no run has begun on is no registry yet, and one that has lost its id is not taken for it.
+func TestKilledWhileItWasMade(t *testing.T) {
+	dir := t.TempDir()
+	db, _, err := sqlitedb.Open(t.Context(), filepath.Join(dir, FileName), schema, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(o Options) error {
+		t.Helper()
+		lock, err := Lock(dir, "a test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Release()
+		if r, err := Open(t.Context(), lock, o); err != nil {
+			return err
+		} else if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		return nil
+	}
+	if err := refused(Options{}); !errors.Is(err, sqlitedb.ErrMissing) {
+		t.Errorf("%v; want it to count as missing", err)
+	}
+	r := open(t, dir)
+	if s := r.Start(); !s.Created || s.Run != 1 || s.ID == "" {
+		t.Errorf("it began as %+v", s)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, filepath.Join(dir, FileName), "DELETE FROM registry")
+	if err := refused(Options{Create: true}); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("%v; want it refused as damaged", err)
 	}
 }
 
