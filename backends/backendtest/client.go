@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/md5"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
 	"fmt"
@@ -19,11 +21,12 @@ import (
 type client struct {
 	*testing.T
 	backend http.Handler
+	whole   bool   // bodies are, where that can be
 	bucket  string // made for this test
 }
 
-func newClient(t *testing.T, backend http.Handler) *client {
-	c := &client{T: t, backend: backend}
+func newClient(t *testing.T, backend http.Handler, whole bool) *client {
+	c := &client{T: t, backend: backend, whole: whole}
 	c.bucket = c.newBucket()
 	return c
 }
@@ -95,11 +98,32 @@ func request(method, target string, body io.Reader, headers ...string) *http.Req
 
 func (c *client) send(r *http.Request) answer {
 	c.Helper()
+	c.prepare(r)
 	w := httptest.NewRecorder()
 	c.backend.ServeHTTP(w, r)
 	a := answer{status: w.Code, header: w.Result().Header, body: w.Body.Bytes()}
 	c.checkForm(r, a)
 	return a
+}
+
+// prepare does with a write what the proxy does.
+func (c *client) prepare(r *http.Request) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return
+	}
+	b := wholeBody(r)
+	if b == nil {
+		return
+	}
+	if _, batch := r.URL.Query()["delete"]; batch && r.Header.Get("Content-Md5") == "" { // S3 demands it
+		sum := md5.Sum(b.content)
+		r.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum[:]))
+	}
+	if c.whole {
+		sum := sha256.Sum256(b.content)
+		r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))
+		r.Body, r.ContentLength = b, int64(len(b.content))
+	}
 }
 
 // checkForm holds every answer to what all answers have in common.

@@ -15,6 +15,10 @@ type Harness struct {
 	// server that others use too: the suite makes its own buckets, with names of their own, and removes them.
 	Open func(t *testing.T) http.Handler
 
+	// Whole gives the backend bodies that are whole, as far as a test has all of a body at hand: they have a Pass, and come with the
+	// X-Amz-Content-Sha256 that the proxy says of them.
+	Whole bool
+
 	// NoConditionalPut and NoConditionalDelete are set where the store is known to ignore If-Match and If-None-Match there.
 	NoConditionalPut    bool
 	NoConditionalDelete bool
@@ -115,7 +119,7 @@ func (h Harness) Run(t *testing.T) {
 			if test.skip {
 				t.Skip("the harness says that this backend does not do this")
 			}
-			test.run(newClient(t, h.Open(t)))
+			test.run(newClient(t, h.Open(t), h.Whole))
 		})
 	}
 }

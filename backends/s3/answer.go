@@ -30,6 +30,13 @@ func unchanged(message string) error {
 	return &apiError{http.StatusServiceUnavailable, "ServiceUnavailable", message + " Nothing was changed."}
 }
 
+// tooLate answers a write that the store was not sent, or refused to take, because its time was over. Clients come back after
+// SlowDown.
+func tooLate() error {
+	const message = "Between the fence and the store the request took longer than it may. Nothing was changed."
+	return &apiError{http.StatusServiceUnavailable, "SlowDown", message}
+}
+
 // unknown answers a request that the store may have carried out.
 func unknown(status int, code string) error {
 	return &apiError{status, code, "The store has the request and did not tell what became of it. It may or may not have taken effect."}
@@ -101,6 +108,10 @@ func (x *exchange) judge(resp *http.Response) error {
 	if _, err := b.ReadFrom(io.LimitReader(resp.Body, maxError)); err != nil {
 		return x.failed(err)
 	}
+	if x.queried && resp.StatusCode == http.StatusForbidden && isExpired(b.Bytes()) {
+		x.s.o.Log.Warn("the signature of a write had expired when it came to the store", "method", x.r.Method, "path", x.r.URL.Path)
+		return tooLate()
+	}
 	if resp.StatusCode == http.StatusServiceUnavailable && !x.incomplete() && !strings.Contains(b.String(), "<Code>SlowDown</Code>") {
 		resp.StatusCode = http.StatusBadGateway
 	}
@@ -110,6 +121,11 @@ func (x *exchange) judge(resp *http.Response) error {
 		io.Closer
 	}{io.MultiReader(&b, rest), rest}
 	return nil
+}
+
+// isExpired knows S3's refusal of a request whose X-Amz-Expires is over.
+func isExpired(document []byte) bool {
+	return bytes.Contains(document, []byte("<Code>AccessDenied</Code>")) && bytes.Contains(document, []byte("Request has expired"))
 }
 
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}

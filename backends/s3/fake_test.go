@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -34,6 +35,8 @@ type fake struct {
 	all  []got
 	raw  []*recording
 	serv func(f *fake, c *recording, n int)
+
+	running sync.WaitGroup
 }
 
 // A recording is a connection that keeps what came in.
@@ -57,6 +60,47 @@ func (r *recording) came() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Clone(r.read.Bytes())
+}
+
+// bubble runs a test in virtual time, with a store that is in memory: nothing of it depends on how fast the machine is.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// newMemory is a store in memory. What a connection to it has taken, the store has read: there is no kernel between.
+func newMemory(t *testing.T, serve func(f *fake, c *recording, n int)) *fake {
+	f := &fake{T: t, url: "http://store.test", serv: serve}
+	t.Cleanup(func() {
+		f.mu.Lock()
+		for _, c := range f.raw {
+			_ = c.Close()
+		}
+		f.mu.Unlock()
+		f.running.Wait()
+	})
+	return f
+}
+
+// dial is for Options.DialContext.
+func (f *fake) dial(context.Context, string, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, n := &recording{Conn: theirs}, len(f.raw)
+	r.in = bufio.NewReader(r)
+	f.raw = append(f.raw, r)
+	f.running.Go(func() {
+		defer theirs.Close()
+		f.serv(f, r, n)
+	})
+	return ours, nil
+}
+
+// open opens a store that is in memory, with the bubble's time.
+func (f *fake) open(change ...func(*Options)) *Store {
+	began := time.Now()
+	virtual := func(o *Options) { o.DialContext, o.Boot = f.dial, func() time.Duration { return time.Since(began) } }
+	return open(f.T, f.url, append([]func(*Options){virtual}, change...)...)
 }
 
 // newFake listens. serve has one connection, the n-th, which is closed when it returns.
@@ -160,42 +204,89 @@ func do(s *Store, method, target string, body io.Reader, headers ...string) *htt
 	return w
 }
 
-// A gated body has its content, then waits at the gate, and ends with end.
+// A mode is a way in which an object's body reaches the store.
+type mode struct {
+	name  string
+	whole bool // it came whole, and has Pass
+	hash  bool // it streams as it is, for the client has said its hash
+}
+
+var modes = []mode{{name: "whole", whole: true}, {name: "chunks"}, {name: "hash", hash: true}}
+
+// eachMode runs a test in virtual time, in each mode.
+func eachMode(t *testing.T, test func(t *testing.T, m mode)) {
+	for _, m := range modes {
+		bubble(t, m.name, func(t *testing.T) { test(t, m) })
+	}
+}
+
+// A gated body has its content, then waits at the gate, and ends with end. One that is whole waits in Pass.
 type gated struct {
 	io.Reader
 	atGate func() error
 	once   sync.Once
 	end    error
 	reads  int
+	passes int
+}
+
+func (g *gated) gate() error {
+	g.once.Do(func() {
+		g.passes++
+		if g.end = g.atGate(); g.end == nil {
+			g.end = io.EOF
+		}
+	})
+	return g.end
 }
 
 func (g *gated) Read(p []byte) (int, error) {
 	g.reads++
 	n, err := g.Reader.Read(p)
 	if err == io.EOF {
-		g.once.Do(func() {
-			if g.end = g.atGate(); g.end == nil {
-				g.end = io.EOF
-			}
-		})
-		return n, g.end
+		return n, g.gate()
 	}
 	return n, err
 }
 
 func (g *gated) Close() error { return nil }
 
-// put sends content that waits at a gate.
-func put(ctx context.Context, s *Store, content []byte, gate func() error, headers ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/bucket/key", nil)
-	r.Body, r.ContentLength = &gated{Reader: bytes.NewReader(content), atGate: gate}, int64(len(content))
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Add(headers[i], headers[i+1])
+// A wholeBody is a gated one that is whole.
+type wholeBody struct{ *gated }
+
+func (w wholeBody) Pass() error {
+	if err := w.gate(); err != io.EOF {
+		return err
 	}
+	return nil
+}
+
+// request makes a PUT that has content and is said to have length bytes.
+func (m mode) request(ctx context.Context, target string, content []byte, length int, gate func() error, headers ...string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPut, target, nil)
+	g := &gated{Reader: bytes.NewReader(content), atGate: gate}
+	r.Body, r.ContentLength = g, int64(length)
+	if m.whole {
+		r.Body = wholeBody{g}
+	}
+	if m.whole || m.hash {
+		r.Header.Set("X-Amz-Content-Sha256", sha256Hex(content))
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return r
+}
+
+// put sends content that waits at a gate.
+func (m mode) put(ctx context.Context, s *Store, content []byte, gate func() error, headers ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, r)
+	s.ServeHTTP(w, m.request(ctx, "/bucket/key", content, len(content), gate, headers...))
 	return w
 }
+
+// passes is a gate that is open.
+func passes() error { return nil }
 
 // checkSignature signs what came in once more, with the SDK, and compares.
 func checkSignature(t *testing.T, g got) {

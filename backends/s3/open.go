@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -41,14 +42,22 @@ type Options struct {
 	RoleARN                            string // is assumed with the credentials that the other fields lead to
 	AccessKey, SecretKey, SessionToken string
 
-	// Buffer is the largest body that is read whole before the store is called, in bytes; 1 MiB if 0, none if negative. What is larger
-	// streams in signed chunks.
-	Buffer int64
+	// The store's settle time: how long after the gate a write may still take effect, and the same of CopyObject,
+	// CompleteMultipartUpload and DeleteObjects. If 0 they are 60 s and 10 min. A write that was not sent whole within a third of it, or
+	// 20 s, is cut off.
+	Settle, SettleLong time.Duration
 
 	// The longest waits: for a connection and for its TLS handshake, for the store's answer after the whole request was sent (and that
 	// of copies and completions, which take their time), and for the next bytes to move in either direction. If 0 they are 10 s, 60 s,
 	// 10 min and 60 s.
 	DialTimeout, AnswerTimeout, LongAnswerTimeout, StallTimeout time.Duration
+
+	// DialContext makes the connections, below TLS. If nil they are TCP, which gives up what the store does not acknowledge
+	// (TCP_USER_TIMEOUT) in the time in which a write must be sent.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Boot is a clock that nobody sets and that goes on while the machine sleeps; CLOCK_BOOTTIME if nil. Only differences count.
+	Boot func() time.Duration
 
 	// Log gets the cause of every failure, which answers do not tell; slog.DiscardHandler if nil.
 	Log *slog.Logger
@@ -56,7 +65,6 @@ type Options struct {
 
 const (
 	defaultRegion = "us-east-1"
-	defaultBuffer = 1 << 20
 
 	// A store closes idle connections, and a write that meets a closing one ends in doubt: be the first to close.
 	idleTimeout = 20 * time.Second
@@ -74,6 +82,10 @@ type Store struct {
 	credentials aws.CredentialsProvider
 	signer      *v4.Signer
 	transport   *http.Transport
+	clock       storeClock
+
+	// found is what Probe saw the store do, nil before.
+	found atomic.Pointer[Findings]
 }
 
 // Open checks the options and loads the SDK's configuration. It does not ask the store or a credential service: one that cannot
@@ -94,6 +106,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("s3 backend: %w", err)
 	}
 	s.signer = v4.NewSigner(func(so *v4.SignerOptions) { so.DisableURIPathEscaping = true }) // S3 escapes a path once
+	s.clock.boot = s.o.Boot
 	s.transport = s.newTransport(trusted(cfg))
 	return s, nil
 }
@@ -114,8 +127,8 @@ func (o Options) check() error {
 		return errors.New("access_key and profile are two sources of credentials: give one of them")
 	case o.RoleARN != "" && !strings.HasPrefix(o.RoleARN, "arn:"):
 		return fmt.Errorf("role_arn %q is not the name of a role: it looks like arn:aws:iam::123456789012:role/name", o.RoleARN)
-	case min(o.DialTimeout, o.AnswerTimeout, o.LongAnswerTimeout, o.StallTimeout) < 0:
-		return errors.New("a timeout is negative: leave it out for the default")
+	case min(o.DialTimeout, o.AnswerTimeout, o.LongAnswerTimeout, o.StallTimeout, o.Settle, o.SettleLong) < 0:
+		return errors.New("a timeout or settle time is negative: leave it out for the default")
 	}
 	return nil
 }
@@ -124,15 +137,17 @@ func (o Options) withDefaults() Options {
 	if o.Region == "" && o.Endpoint != "" {
 		o.Region = defaultRegion
 	}
-	if o.Buffer == 0 {
-		o.Buffer = defaultBuffer
-	}
 	for d, v := range map[*time.Duration]time.Duration{
 		&o.DialTimeout: 10 * time.Second, &o.AnswerTimeout: time.Minute, &o.LongAnswerTimeout: 10 * time.Minute, &o.StallTimeout: time.Minute,
+		&o.Settle: time.Minute, &o.SettleLong: 10 * time.Minute,
 	} {
 		if *d == 0 {
 			*d = v
 		}
+	}
+	o.SettleLong = max(o.SettleLong, o.Settle)
+	if o.Boot == nil {
+		o.Boot = bootTime
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

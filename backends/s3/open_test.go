@@ -47,6 +47,7 @@ func TestBadOptions(t *testing.T) {
 		"two sources":          {AccessKey: "a", SecretKey: "b", Profile: "p", Region: "r"},
 		"not the name":         {RoleARN: "role", Region: "r"},
 		"negative":             {Region: "r", StallTimeout: -1},
+		"settle time is neg":   {Region: "r", SettleLong: -1},
 		"no region is given":   {},
 		"not an AWS region":    {Region: "Frankfurt/Main"},
 		"not the URL":          {Endpoint: "localhost:7070"},
@@ -106,7 +107,7 @@ func TestVirtualHost(t *testing.T) {
 			t.Errorf("dialled %s", addr)
 		}
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(f.url, "http://"))
-		return &conn{Conn: c, stall: time.Second}, err
+		return newConn(c, time.Minute), err
 	}
 	if w := do(s, "PUT", "/bucket//a/b", strings.NewReader("x")); w.Code != 200 {
 		t.Fatal(w.Code, w.Body)
@@ -152,7 +153,8 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("AWS_CA_BUNDLE", bundle)
-	s := open(t, server.URL, streaming)
+	s := open(t, server.URL)
+	s.transport.IdleConnTimeout = time.Hour
 	before := connections.Load()
 	for _, method := range []string{"PUT", "GET", "DELETE", "PUT"} {
 		if w := do(s, method, "/bucket/key", strings.NewReader(strings.Repeat("x", 200_000))); w.Code != 200 {

@@ -143,6 +143,23 @@ func query(raw string) string {
 	return b.String()
 }
 
+// parameters are the names of a query's parameters.
+func parameters(raw string) map[string]bool {
+	names := map[string]bool{}
+	for pair := range strings.SplitSeq(query(raw), "&") {
+		if name, _, _ := strings.Cut(pair, "="); name != "" {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// hasKey says whether a request is of an object, and not of a bucket.
+func hasKey(r *http.Request) bool {
+	_, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	return key != ""
+}
+
 // unescape takes what is no escape for what it is.
 func unescape(s string) string {
 	if u, err := url.QueryUnescape(s); err == nil {

@@ -26,17 +26,32 @@ const (
 // those that decide what a write does. What proxies on the way may rewrite, such as Range and Accept-Encoding, is left out.
 var alsoSigned = map[string]bool{"Content-Type": true, "Content-Md5": true, "If-Match": true, "If-None-Match": true}
 
-// sign signs the request and returns what the signatures of its chunks build on.
-func (s *Store) sign(out *http.Request, hash string) (chain, error) {
-	ctx, cancel := context.WithTimeout(out.Context(), credentialsTimeout)
-	defer cancel()
-	who, err := s.credentials.Retrieve(ctx)
+// sign signs the request, in the query where that can be, else in the headers.
+func (x *exchange) sign(out *http.Request) error {
+	who, err := x.s.retrieve(out.Context())
 	if err != nil {
-		return chain{}, err
+		return err
 	}
-	out.Header.Set("X-Amz-Content-Sha256", hash)
-	now := time.Now().UTC()
-	part := &http.Request{Method: out.Method, URL: out.URL, Host: out.Host, ContentLength: out.ContentLength, Header: http.Header{}}
+	if at, expires, ok := x.expiring(); ok {
+		x.queried = true
+		return x.s.signQuery(out, who, x.body.hash, at, expires)
+	}
+	links, err := x.s.signHeader(out, who, x.body.hash, time.Now())
+	if x.body.hash == signedChunks {
+		x.body.source.frames = newFramer(links)
+	}
+	return err
+}
+
+func (s *Store) retrieve(ctx context.Context) (aws.Credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, credentialsTimeout)
+	defer cancel()
+	return s.credentials.Retrieve(ctx)
+}
+
+// signed is the part of a request that its signature covers.
+func signed(out *http.Request) *http.Request {
+	part := &http.Request{Method: out.Method, Host: out.Host, ContentLength: out.ContentLength, Header: http.Header{}}
 	target := *out.URL // the signer writes into it
 	part.URL = &target
 	for name, values := range out.Header {
@@ -44,7 +59,15 @@ func (s *Store) sign(out *http.Request, hash string) (chain, error) {
 			part.Header[name] = values
 		}
 	}
-	if err := s.signer.SignHTTP(ctx, who, part, hash, service, s.o.Region, now); err != nil {
+	return part
+}
+
+// signHeader signs in the headers and returns what the signatures of chunks build on. The signature lives for 15 minutes.
+func (s *Store) signHeader(out *http.Request, who aws.Credentials, hash string, now time.Time) (chain, error) {
+	out.Header.Set("X-Amz-Content-Sha256", hash)
+	now = now.UTC()
+	part := signed(out)
+	if err := s.signer.SignHTTP(out.Context(), who, part, hash, service, s.o.Region, now); err != nil {
 		return chain{}, err
 	}
 	for _, name := range []string{"Authorization", dateHeader, "X-Amz-Security-Token"} {

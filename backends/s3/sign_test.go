@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,8 @@ func TestChunksOfAWS(t *testing.T) {
 	content := bytes.Repeat([]byte("a"), 66560)
 	who := aws.Credentials{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 	at := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
-	src := newSource(bytes.NewReader(content), int64(len(content)))
+	src := newSource(bytes.NewReader(content), int64(len(content)), newDeadline(bootTime, time.Hour, func() {}))
+	defer src.time.timer.Stop()
 	src.frames = newFramer(newChain(who, "us-east-1", at, "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"))
 	framed, err := io.ReadAll(src)
 	if err != nil {
@@ -48,7 +50,7 @@ func TestSignature(t *testing.T) {
 	f := newFake(t, answering(ok))
 	s := open(t, f.url)
 	session := open(t, f.url, func(o *Options) { o.SessionToken = "session+/=" })
-	prefixed := open(t, f.url+"/storage/v1/s3/", streaming)
+	prefixed := open(t, f.url+"/storage/v1/s3/")
 	for _, test := range []struct{ method, target, wire string }{
 		{"GET", "/", "/"},
 		{"GET", "/bucket", "/bucket"},
@@ -91,7 +93,7 @@ func TestSignature(t *testing.T) {
 // TestHeaders: what is the client's own, and what of one connection, does not reach the store.
 func TestHeaders(t *testing.T) {
 	f := newFake(t, answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Amz-Request-Id: theirs\r\nKeep-Alive: 5\r\nConnection: keep-alive, x-hop\r\nX-Hop: 1\r\n\r\nok"))
-	w := do(open(t, f.url), "PUT", "/bucket/key", strings.NewReader("content"),
+	w := do(open(t, f.url), "PUT", "/bucket/key?tagging", strings.NewReader("content"),
 		"Authorization", "AWS4-HMAC-SHA256 theirs", "X-Amz-Date", "20200101T000000Z", "Date", "x", "X-Amz-Security-Token", "fence=34",
 		"X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD", "X-Amz-Decoded-Content-Length", "7", "X-Amz-Trailer", "x-amz-checksum-crc32",
 		"X-Amz-Sdk-Checksum-Algorithm", "CRC32", "Content-Encoding", "aws-chunked, gzip", "Expect", "100-continue",
@@ -124,37 +126,40 @@ func TestHeaders(t *testing.T) {
 // TestPayloads: the store gets every body with a hash or in signed chunks, with its exact length.
 func TestPayloads(t *testing.T) {
 	f := newFake(t, answering(ok))
-	s, stream := open(t, f.url), open(t, f.url, streaming)
+	s := open(t, f.url)
 	for _, size := range []int{0, 1, 2, chunkSize - 1, chunkSize, chunkSize + 1, 3 * chunkSize, 200_000, 1 << 20, 1<<20 + 1} {
 		content := bytes.Repeat([]byte("x1"), size/2+1)[:size]
-		for _, given := range []string{"", "UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", sha256Hex(content)} {
-			for _, s := range []*Store{s, stream} {
+		for _, m := range modes {
+			for _, given := range []string{"", "UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"} {
 				before := len(f.requests())
-				r := func() error { return nil }
-				if w := put(t.Context(), s, content, r, "X-Amz-Content-Sha256", given); w.Code != 200 {
-					t.Fatalf("%d bytes, %q: %d %s", size, given, w.Code, w.Body)
+				headers := []string{"X-Amz-Content-Sha256", given}
+				if m.whole || m.hash {
+					headers = nil
+				}
+				if w := m.put(t.Context(), s, content, passes, headers...); w.Code != 200 {
+					t.Fatalf("%d bytes, %s, %q: %d %s", size, m.name, given, w.Code, w.Body)
 				}
 				g := f.requests()[before]
 				checkSignature(t, g)
 				body := g.body
 				if g.Header.Get("X-Amz-Content-Sha256") == signedChunks {
-					if g.Header.Get("X-Amz-Decoded-Content-Length") != strconv.Itoa(size) || len(given) == 64 {
-						t.Errorf("%d bytes, %q: %s", size, given, g.head)
+					if g.Header.Get("X-Amz-Decoded-Content-Length") != strconv.Itoa(size) || m.whole || m.hash {
+						t.Errorf("%d bytes, %s, %q: %s", size, m.name, given, g.head)
 					}
 					body = unframe(t, g)
-				} else if size > 1<<20 && len(given) != 64 || s == stream && size > 0 && len(given) != 64 {
+				} else if size > 0 && m.name == "chunks" {
 					t.Errorf("%d bytes, %q: not in chunks", size, given)
 				}
 				if !bytes.Equal(body, content) || g.ContentLength < int64(size) {
-					t.Errorf("%d bytes, %q: %d bytes came", size, given, len(body))
+					t.Errorf("%d bytes, %s, %q: %d bytes came", size, m.name, given, len(body))
 				}
 			}
 		}
 	}
-	for _, size := range []int{1, chunkSize} { // a wrong hash
-		w := put(t.Context(), s, make([]byte, size), func() error { return nil }, "X-Amz-Content-Sha256", emptyHash)
-		if w.Code != http.StatusBadRequest {
-			t.Errorf("a wrong hash: %d %s", w.Code, w.Body)
-		}
+	document := httptest.NewRequest(http.MethodPost, "/bucket?delete", strings.NewReader("<Delete/>"))
+	document.Header.Set("X-Amz-Content-Sha256", emptyHash)
+	w := httptest.NewRecorder()
+	if s.ServeHTTP(w, document); w.Code != http.StatusBadRequest {
+		t.Errorf("a wrong hash: %d %s", w.Code, w.Body)
 	}
 }

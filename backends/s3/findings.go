@@ -1,0 +1,21 @@
+package s3
+
+// Findings are what a store was seen to do with writes.
+type Findings struct {
+	Put, Complete, Copy, Delete, Batch bool // conditions are honoured: stale ones refused, and of racing ones one wins
+
+	// Torn is set where a body that is cut off in the form in which we stream it becomes the object, or where chunk signatures
+	// are not checked: large bodies need a spool.
+	Torn bool
+
+	// Unhashed is set, beside Torn, where the SHA-256 in the signature of a request is not compared with the body before it becomes the object.
+	Unhashed bool
+
+	// Query is set where signatures in the query do what they are for: they are accepted with x-amz-checksum-sha256 as a signed
+	// header, refused when expired, and refused when the body has another checksum.
+	Query bool
+
+	Merged  []string // which spellings of a name lead to one object: "slashes" (p//q), "dots" (p/./q, p/z/../q), "case" (P/q)
+	Skipped string   // why the store was not asked (object lock retention, no permission, …), "" if it was
+	Detail  []string // one line of plain English for each question: what was asked, what the store did
+}

@@ -1,0 +1,106 @@
+package s3
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// A signature in the query says how long it lives, and the store refuses what comes later: that refusal proves that nothing was
+// changed.
+const (
+	minExpires = 3 * time.Second    // for less, seconds are too coarse: it might be over before it is sent
+	maxExpires = 7 * 24 * time.Hour // by S3's rules
+
+	sha256Header = "X-Amz-Checksum-Sha256"
+)
+
+// expiring says whether the request is signed in the query, and if so, from when on and for how long by the store's clock: half the
+// settle time, less up to two seconds for the fractions that Date and X-Amz-Date do not have. ok is false
+//
+//   - for reads, which change nothing, and for what streams, whose chunk signatures need one in the headers
+//   - where the probe has not seen the store refuse expired signatures, or the store's time is not known yet
+//   - for CompleteMultipartUpload: UNSIGNED-PAYLOAD is no check of the body, and there the checksum headers are the object's, not
+//     the body's. So its SHA-256 is signed in the headers
+//   - for UploadPart: S3 takes no checksum of another kind than the one that the upload was created with, and a late part changes nothing
+//   - for what changes buckets, and is not fenced by object
+//   - where the client's own checksum is of a kind that stores may not know, and so not check
+//   - where the settle time is less than 6 s
+func (x *exchange) expiring() (at time.Time, expires time.Duration, ok bool) {
+	found := x.s.found.Load()
+	if found == nil || !found.Query || !x.write || x.body.streams() || !expirable(x.r) {
+		return at, 0, false
+	}
+	life := min(x.s.settle(x.r)/2, maxExpires)
+	now, known := x.s.clock.now()
+	if !known || life < minExpires {
+		return at, 0, false
+	}
+	at = now.Truncate(time.Second)
+	return at, now.Add(life).Truncate(time.Second).Sub(at), true
+}
+
+func expirable(r *http.Request) bool {
+	names := parameters(r.URL.RawQuery)
+	given, known := checksumOf(r.Header)
+	switch {
+	case given && !known:
+		return false
+	case !hasKey(r):
+		return r.Method == http.MethodPost && names["delete"]
+	case r.Method == http.MethodPut:
+		return !names["partNumber"]
+	case r.Method == http.MethodPost:
+		return !names["uploadId"]
+	}
+	return r.Method == http.MethodDelete
+}
+
+// signQuery signs in the query. The headers stay where they are, and are signed. S3 takes the body for UNSIGNED-PAYLOAD then, so
+// its SHA-256 travels as a checksum, which S3 compares before it commits; one checksum is all that it takes, so the client's goes
+// before.
+func (s *Store) signQuery(out *http.Request, who aws.Credentials, hash string, at time.Time, expires time.Duration) error {
+	if given, _ := checksumOf(out.Header); out.ContentLength > 0 && !given {
+		sum, err := hex.DecodeString(hash)
+		if err != nil {
+			return err
+		}
+		out.Header.Set(sha256Header, base64.StdEncoding.EncodeToString(sum))
+	}
+	part := signed(out)
+	expiry := "X-Amz-Expires=" + strconv.FormatInt(int64(expires/time.Second), 10)
+	part.URL.RawQuery = strings.TrimPrefix(part.URL.RawQuery+"&"+expiry, "&")
+	presigned, _, err := s.signer.PresignHTTP(out.Context(), who, part, unsigned, service, s.o.Region, at, func(o *v4.SignerOptions) {
+		o.DisableHeaderHoisting = true
+	})
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(presigned)
+	if err != nil {
+		return err
+	}
+	out.URL.RawQuery = u.RawQuery
+	return nil
+}
+
+// checksums are those of a body that every store knows.
+var checksums = map[string]bool{"Crc32": true, "Crc32c": true, "Crc64nvme": true, "Sha1": true, "Sha256": true}
+
+// checksumOf says whether the client sent a checksum of its body, and whether it is one that can stand for the body's hash.
+func checksumOf(h http.Header) (given, known bool) {
+	for name := range h {
+		kind, ok := strings.CutPrefix(name, "X-Amz-Checksum-")
+		if ok && kind != "Type" && kind != "Algorithm" && kind != "Mode" {
+			return true, checksums[kind]
+		}
+	}
+	return false, false
+}
