@@ -40,11 +40,21 @@ const (
 // Findings are what a store was seen to do with writes. The zero Findings are those of a store that can do nothing.
 type Findings struct {
 	Conditions []string // the operations on which it honours conditions, as S3 names them
-	Spool      bool     // it may make a body that is cut off the object: large ones are sent from a file only
+	Spool      bool     // it may make a body that is cut off the object: large ones are sent from a file, with a SHA-256
+	Unhashed   bool     // it does not look at the SHA-256 either
 	Merges     []string // which spellings of a key it takes for one: "slashes", "dots", "case"
 	Skipped    string   // why it was not asked; "" if it was
 	Detail     []string // one sentence for each question
 }
+
+// A StoreRefusal is what Probe fails with where the store takes no writes to the bucket at all, which has another name or is missing, for example. The
+// client is told what it would have been told without a probe.
+type StoreRefusal struct {
+	Status int    // 4xx
+	Code   string // S3's
+}
+
+func (e *StoreRefusal) Error() string { return "the store refuses all writes to the bucket: " + e.Code }
 
 // settle is the settle time of an operation.
 func (b Backend) settle(operation string) time.Duration {

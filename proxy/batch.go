@@ -60,11 +60,11 @@ func (x *exchange) readBatch() (*batch, error) {
 	}
 	for i := range b.entries {
 		e := &b.entries[i]
-		e.target, _ = x.h.Rules.Object(x.op.bucket, e.key)
+		e.target, _ = x.h.Rules.Object(x.op.bucket, e.Key)
 		e.conditioned = e.target.Fenced && !e.target.Unconditional && e.ETag == "" && e.VersionId == "" && x.backend().conditional(found, deleteObjects)
 		e.refusal = x.who.meets(e.target.Policy)
 		if e.refusal == nil {
-			e.refusal = x.allows(found, deleteObjects, e.key, e.target)
+			e.refusal = x.allows(found, deleteObjects, e.Key, e.target)
 		}
 		if e.refusal == nil && e.target.RequireCondition && e.ETag == "" {
 			e.refusal = &ruleError{conditionRequired, "this delete needs a condition: send the object's ETag with its key"}
@@ -182,7 +182,7 @@ func (x *exchange) observeEntry(e *batchEntry) error {
 // one is the exchange as if a key had come alone.
 func (x *exchange) one(e *batchEntry) *exchange {
 	one := *x
-	one.op.key, one.target, one.path = e.key, e.target, "/"+x.op.bucket+"/"+e.key
+	one.op.key, one.target, one.path = e.Key, e.target, "/"+x.op.bucket+"/"+e.Key
 	return &one
 }
 
@@ -263,7 +263,7 @@ func (x *exchange) explainRaces(b *batch, answer *batchAnswer) (changed bool) {
 	ours := map[string]*batchEntry{}
 	for i := range b.entries {
 		if e := &b.entries[i]; e.conditioned {
-			ours[e.key] = e
+			ours[e.Key] = e
 		}
 	}
 	told := answer.Errors
@@ -277,7 +277,7 @@ func (x *exchange) explainRaces(b *batch, answer *batchAnswer) (changed bool) {
 		case t.Code != noSuchKey:
 			answer.Errors = append(answer.Errors, x.explainRace(e))
 		case !b.Quiet:
-			answer.Deleted = append(answer.Deleted, batchDeleted{Key: e.key})
+			answer.Deleted = append(answer.Deleted, batchDeleted{Key: e.Key})
 		}
 		changed = true
 	}
@@ -290,7 +290,7 @@ func (x *exchange) explainRace(e *batchEntry) batchError {
 	if now, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil && now.Token > x.who.token {
 		return x.refuseEntry(e, &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder})
 	}
-	return batchError{Key: e.key, Code: slowDown, Message: errLostRace.Error() + ": it was not deleted; send it again"}
+	return batchError{Key: e.Key, Code: slowDown, Message: errLostRace.Error() + ": it was not deleted; send it again"}
 }
 
 // refuseEntry records the refusal of one key, as if it had come alone.
@@ -302,7 +302,7 @@ func (x *exchange) refuseEntry(e *batchEntry, refusal error) batchError {
 	a := one.answerTo(refusal)
 	one.record(a, refusal)
 	x.h.metrics.refusal(a.name)
-	return batchError{Key: e.key, VersionId: e.VersionId, Code: a.code, Message: a.message}
+	return batchError{Key: e.Key, VersionId: e.VersionId, Code: a.code, Message: a.message}
 }
 
 // gates are a passage: what becomes of the batch becomes of each of its resources.

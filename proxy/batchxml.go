@@ -27,20 +27,30 @@ type batch struct {
 	entries []batchEntry
 }
 
-// A batchItem is one object as S3's XML has it. Key is a list to notice a second one.
+// A batchItem is one object as S3's XML has it.
 type batchItem struct {
-	Key              []string
-	VersionId        string                       `xml:",omitempty"`
-	ETag             string                       `xml:",omitempty"`
-	LastModifiedTime string                       `xml:",omitempty"`
-	Size             string                       `xml:",omitempty"`
-	Unknown          []struct{ XMLName xml.Name } `xml:",any"`
+	Key              string
+	VersionId        string `xml:",omitempty"`
+	ETag             string `xml:",omitempty"`
+	LastModifiedTime string `xml:",omitempty"`
+	Size             string `xml:",omitempty"`
+}
+
+// A readItem is one as it came. Its fields are lists to notice a second one, and elements where text should be.
+type readItem struct {
+	Key, VersionId, ETag, LastModifiedTime, Size []readText
+
+	Unknown []struct{ XMLName xml.Name } `xml:",any"`
+}
+
+type readText struct {
+	Text    string                       `xml:",chardata"`
+	Unknown []struct{ XMLName xml.Name } `xml:",any"`
 }
 
 // A batchEntry is one object, and what is said of it.
 type batchEntry struct {
 	batchItem
-	key         string
 	target      rules.Target
 	conditioned bool // its ETag is ours
 	refusal     error
@@ -68,35 +78,69 @@ type batchError struct {
 }
 
 func parseBatch(text []byte) (*batch, error) {
-	malformed := func(format string, args ...any) (*batch, error) {
-		return nil, badRequest("MalformedXML", format, args...)
-	}
 	var read struct { // in any namespace: not every client writes one
-		XMLName xml.Name    `xml:"Delete"`
-		Objects []batchItem `xml:"Object"`
+		XMLName xml.Name   `xml:"Delete"`
+		Objects []readItem `xml:"Object"`
 		Quiet   bool
 		Unknown []struct{ XMLName xml.Name } `xml:",any"`
 	}
 	if err := xml.Unmarshal(text, &read); err != nil {
-		return malformed("the body is not a Delete: %v", err)
+		return nil, malformedXML("the body is not a Delete: %v", err)
 	}
 	if len(read.Objects) == 0 || len(read.Objects) > maxBatch {
-		return malformed("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
+		return nil, malformedXML("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
 	}
 	if len(read.Unknown) > 0 {
-		return malformed("a Delete has no %s", read.Unknown[0].XMLName.Local)
+		return nil, malformedXML("a Delete has no %s", read.Unknown[0].XMLName.Local)
 	}
 	b := &batch{Quiet: read.Quiet}
-	for i, item := range read.Objects {
-		if len(item.Key) != 1 || item.Key[0] == "" {
-			return malformed("object %d must have one key", i+1)
+	for i, r := range read.Objects {
+		item, problem := r.item()
+		if problem != "" {
+			return nil, malformedXML("object %d %s", i+1, problem)
 		}
-		if len(item.Unknown) > 0 {
-			return malformed("object %d has a %s, which is not known", i+1, item.Unknown[0].XMLName.Local)
-		}
-		b.entries = append(b.entries, batchEntry{batchItem: item, key: item.Key[0]})
+		b.entries = append(b.entries, batchEntry{batchItem: item})
 	}
 	return b, nil
+}
+
+func malformedXML(format string, args ...any) error {
+	return badRequest("MalformedXML", format, args...)
+}
+
+// item is what was meant, or what is wrong with it.
+func (r readItem) item() (item batchItem, problem string) {
+	if len(r.Unknown) > 0 {
+		return item, "has a " + r.Unknown[0].XMLName.Local + ", which is not known"
+	}
+	for _, field := range []struct {
+		name string
+		read []readText
+		into *string
+	}{
+		{"Key", r.Key, &item.Key},
+		{"VersionId", r.VersionId, &item.VersionId},
+		{"ETag", r.ETag, &item.ETag},
+		{"LastModifiedTime", r.LastModifiedTime, &item.LastModifiedTime},
+		{"Size", r.Size, &item.Size},
+	} {
+		switch {
+		case len(field.read) == 0:
+		case len(field.read) > 1:
+			return item, "has more than one " + field.name
+		case len(field.read[0].Unknown) > 0:
+			return item, "has an element in its " + field.name
+		default:
+			*field.into = field.read[0].Text
+		}
+	}
+	switch {
+	case item.Key == "":
+		return item, "must have one key"
+	case len(item.Key) > maxKey:
+		return item, "has a key of more than " + strconv.Itoa(maxKey) + " bytes"
+	}
+	return item, ""
 }
 
 // setBody gives a request a body of ours, with the digests that belong to it instead of the client's.

@@ -14,8 +14,9 @@ import (
 
 // How a body goes to the store:
 //
-//	whole      read and verified before anything else: what is small, what a store elsewhere gets up to limits.buffer, and from a
-//	           file in the spool what a store elsewhere must not see in pieces. It can be sent again, behind a gate of its own.
+//	whole      read and verified before anything else: what is small, and what a store elsewhere gets up to limits.buffer. It can be sent
+//	           again, behind a gate of its own.
+//	spooled    the same, from a file: a large body for a store that may make pieces of one the object, unless it has a SHA-256 for the whole
 //	streaming  everything else, as it comes, but for its end (gate.go)
 
 // maxSmall bounds the bodies that are no objects, in bytes. The largest are lists of 10,000 parts.
@@ -33,19 +34,23 @@ type content struct {
 	io.ReaderAt
 	size    int64
 	sha256  string // in hexadecimal
+	late    bool   // its gate is its end: it is too long for the time that a write has between the gate and the store
 	release func() // gives its memory or its file back
 }
 
 // deliver makes the content the body of a request, behind a gate.
 func (c *content) deliver(out *http.Request, gate func() error) delivery {
-	body := &wholeBody{Reader: io.NewSectionReader(c, 0, c.size), gate: gate}
+	body := &heldBody{Reader: io.NewSectionReader(c, 0, c.size), gate: gate}
 	out.Body, out.ContentLength = body, c.size
+	if !c.late {
+		out.Body = wholeBody{body}
+	}
 	out.Header.Set("X-Amz-Content-Sha256", c.sha256)
 	return body
 }
 
-// A wholeBody is a content behind a gate, as package backends has it.
-type wholeBody struct {
+// A heldBody is a content whose end is behind a gate.
+type heldBody struct {
 	io.Reader
 	gate   func() error
 	asked  bool
@@ -53,8 +58,8 @@ type wholeBody struct {
 	err    error // why it did not open
 }
 
-// Pass passes the gate.
-func (b *wholeBody) Pass() error {
+// pass passes the gate, once.
+func (b *heldBody) pass() error {
 	if !b.asked {
 		b.asked = true
 		b.err = b.gate()
@@ -64,22 +69,28 @@ func (b *wholeBody) Pass() error {
 }
 
 // Read gives the body, and its end only when the gate is passed.
-func (b *wholeBody) Read(p []byte) (int, error) {
+func (b *heldBody) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
 	n, err := b.Reader.Read(p)
 	if err == io.EOF {
-		if err := b.Pass(); err != nil {
+		if err := b.pass(); err != nil {
 			return 0, err
 		}
 	}
 	return n, err
 }
 
-func (b *wholeBody) Close() error   { return nil }
-func (b *wholeBody) passed() bool   { return b.opened }
-func (b *wholeBody) failure() error { return b.err }
+func (b *heldBody) Close() error   { return nil }
+func (b *heldBody) passed() bool   { return b.opened }
+func (b *heldBody) failure() error { return b.err }
+
+// A wholeBody is one that may be sent at once behind the gate, as package backends has it.
+type wholeBody struct{ *heldBody }
+
+// Pass passes the gate.
+func (b wholeBody) Pass() error { return b.pass() }
 
 // A budget is the memory for bodies, shared by all requests.
 type budget struct{ left atomic.Int64 }
@@ -97,7 +108,7 @@ func (b *budget) give(n int64) { b.left.Add(n) }
 
 // gather reads and verifies the bodies that go to the store whole, and returns nil for one that streams. ctx ends when the upload is to be
 // cut off.
-func (x *exchange) gather(ctx context.Context, checks []check, spool bool) (*content, error) {
+func (x *exchange) gather(ctx context.Context, checks []check, found Findings) (*content, error) {
 	size := x.r.ContentLength
 	switch {
 	case !x.streams() || size == 0:
@@ -112,8 +123,12 @@ func (x *exchange) gather(ctx context.Context, checks []check, spool bool) (*con
 		}
 		c.release = func() { x.h.memory.give(size) }
 		return c, nil
-	case spool:
-		return x.gatherInFile(ctx, checks)
+	case found.Spool:
+		c, err := x.gatherInFile(ctx, checks)
+		if err == nil {
+			c.late = !found.Unhashed // else it must not be seen in pieces, and has to be quick
+		}
+		return c, err
 	}
 	return nil, nil
 }

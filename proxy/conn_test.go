@@ -63,7 +63,7 @@ func TestOutrunAtTheGate(t *testing.T) {
 	<-store.reached
 
 	c := f.dial(t)
-	c.send("PUT /b/a HTTP/1.1\nHost: h\nContent-Length: 7\nX-Fence-Token: 5\n\ncontent")
+	c.send("PUT /b/a HTTP/1.1\nHost: localhost\nContent-Length: 7\nX-Fence-Token: 5\n\ncontent")
 	for f.seen("b/a") < 5 {
 		time.Sleep(time.Millisecond)
 	}
@@ -72,11 +72,11 @@ func TestOutrunAtTheGate(t *testing.T) {
 	if resp := c.answer(); resp.StatusCode != 412 || resp.Header.Get("X-Fence-Error") != "StaleToken" {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
 	}
-	c.send("GET /b/x HTTP/1.1\nHost: h\nX-Fence-Token: 1\n\n")
+	c.send("GET /b/x HTTP/1.1\nHost: localhost\nX-Fence-Token: 1\n\n")
 	if resp := c.answer(); resp.StatusCode != 200 {
 		t.Errorf("the next request on the connection: %d %v", resp.StatusCode, resp.Header)
 	}
-	c.send("PUT /b/x HTTP/1.1\nHost: h\nContent-Length: 1\nX-Fence-Token: 2\n\nx")
+	c.send("PUT /b/x HTTP/1.1\nHost: localhost\nContent-Length: 1\nX-Fence-Token: 2\n\nx")
 	if resp := c.answer(); resp.StatusCode != 200 {
 		t.Errorf("the one after it: %d %v", resp.StatusCode, resp.Header)
 	}
@@ -98,9 +98,9 @@ func TestHalfClosedClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Backend{Handler: answering(200)})
 	for i, request := range []string{
-		"PUT /b/a HTTP/1.1\nHost: h\nContent-Length: 7\nX-Fence-Token: %d\n\ncontent",
-		"GET /b/a HTTP/1.1\nHost: h\nX-Fence-Token: %d\n\n",
-		"PUT /b/a?fence HTTP/1.1\nHost: h\nX-Fence-Token: %d\nContent-Length: 0\n\n",
+		"PUT /b/a HTTP/1.1\nHost: localhost\nContent-Length: 7\nX-Fence-Token: %d\n\ncontent",
+		"GET /b/a HTTP/1.1\nHost: localhost\nX-Fence-Token: %d\n\n",
+		"PUT /b/a?fence HTTP/1.1\nHost: localhost\nX-Fence-Token: %d\nContent-Length: 0\n\n",
 	} {
 		c := f.dial(t)
 		c.send(request, 34+i)
@@ -119,7 +119,7 @@ func TestCutOffUploadLetsGo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Backend{Handler: answering(200)})
 	c := f.dial(t)
-	c.send("PUT /b/a HTTP/1.1\nHost: h\nContent-Length: 1000\nX-Fence-Token: 33\n\nhalf of it")
+	c.send("PUT /b/a HTTP/1.1\nHost: localhost\nContent-Length: 1000\nX-Fence-Token: 33\n\nhalf of it")
 	for f.fence.Stats().Resources == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -140,7 +140,7 @@ func TestReadThatPromisesABody(t *testing.T) {
 		t.Run(request, func(t *testing.T) {
 			t.Parallel()
 			c := f.dial(t)
-			c.send("%s HTTP/1.1\nHost: h\nContent-Length: 5\n\n", request)
+			c.send("%s HTTP/1.1\nHost: localhost\nContent-Length: 5\n\n", request)
 			resp, err := http.ReadResponse(c.in, &http.Request{Method: strings.Fields(request)[0]})
 			if err != nil || resp.StatusCode != 200 || !resp.Close {
 				t.Fatalf("%+v, %v", resp, err)
@@ -169,13 +169,13 @@ func TestExpectIsNotAskedFor(t *testing.T) {
 	f.want(200, "", "PUT", "/b/a", "x", "X-Fence-Token: 34")
 	for path, want := range map[string]int{"/b/a": 412, "/missing/a": 404} {
 		c := f.dial(t)
-		c.send("PUT %s HTTP/1.1\nHost: h\nContent-Length: 1000000\nExpect: 100-continue\nX-Fence-Token: 33\n\n", path)
+		c.send("PUT %s HTTP/1.1\nHost: localhost\nContent-Length: 1000000\nExpect: 100-continue\nX-Fence-Token: 33\n\n", path)
 		if resp := c.answer(); resp.StatusCode != want {
 			t.Errorf("%s: %d %v; want %d", path, resp.StatusCode, resp.Header, want)
 		}
 	}
 	c := f.dial(t)
-	c.send("PUT /b/a HTTP/1.1\nHost: h\nContent-Length: 1\nExpect: 100-continue\nX-Fence-Token: 34\n\n")
+	c.send("PUT /b/a HTTP/1.1\nHost: localhost\nContent-Length: 1\nExpect: 100-continue\nX-Fence-Token: 34\n\n")
 	if line, err := c.in.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100") {
 		t.Fatalf("%q, %v", line, err)
 	}

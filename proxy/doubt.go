@@ -37,7 +37,7 @@ func (d *doubts) add(writeID string, settle time.Duration, look func(context.Con
 	}
 	d.open[writeID] = proven
 	d.tasks.Go(func() {
-		defer d.remove(writeID)
+		defer func() { d.remove(writeID) }()
 		ctx, cancel := context.WithTimeout(d.ctx, settle)
 		defer cancel()
 		for wait := time.Second; sleep(ctx, wait); wait = min(2*wait, 30*time.Second) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,6 +51,10 @@ func (x *exchange) findings() (Findings, error) {
 		return g.found, nil
 	}
 	found, err := b.Probe(x.detached(), x.op.bucket)
+	var refused *StoreRefusal
+	if errors.As(err, &refused) {
+		return Findings{}, &s3Error{refused.Status, refused.Code, "the store takes no writes to bucket " + x.op.bucket}
+	}
 	if err != nil {
 		x.h.Log.Error("a store could not be asked what it does with writes", "backend", x.target.Backend, "bucket", x.op.bucket, "cause", err)
 		return Findings{}, errNotProbed

@@ -393,10 +393,10 @@ func TestTokenOffStillVerifies(t *testing.T) {
 func TestPutNeedsALength(t *testing.T) {
 	f := newFixture(t, Backend{Handler: answering(200)})
 	for request, status := range map[string]string{
-		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n":                                                    "411",
-		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n": "501",
-		"PUT /b/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n":                               "200",
-		"PUT /b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n":                                                      "200",
+		"PUT /b/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":                                                    "411",
+		"PUT /b/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n": "501",
+		"PUT /b/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n":                               "200",
+		"PUT /b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":                                                      "200",
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 		if err != nil {
@@ -453,7 +453,7 @@ func TestBucketsOfSeveralBackends(t *testing.T) {
 	ask := func(one, two http.Handler) *httptest.ResponseRecorder {
 		h := New(Config{Rules: table, Backends: map[string]Backend{"one": {Handler: one}, "two": {Handler: two}}, Log: slog.New(slog.DiscardHandler)})
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		h.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/", nil))
 		return w
 	}
 	var got bucketList

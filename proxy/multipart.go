@@ -18,18 +18,10 @@ func (x *exchange) uploadName(id string) string {
 	return fmt.Sprintf("%s/%s?uploadId=%s", x.op.bucket, x.op.key, id)
 }
 
-// createUpload begins an upload. Its token is on record before the client knows the upload's id.
+// createUpload begins an upload. Its token is announced where any other write has its gate, and is on record before the client knows the
+// upload's id.
 func (x *exchange) createUpload() error {
-	d, err := x.demand()
-	if err == nil {
-		defer d.release()
-		err = x.announceUpload()
-	}
-	if err != nil {
-		x.drain(drainTime)
-		return err
-	}
-	rec, err := x.attempt(x.detached(), d, ungated{})
+	rec, err := x.through(func(w *tokens.Write) passage { return &creation{part{Write: w, x: x}} })
 	if err == nil && x.target.Fenced && outcomeOf(rec.status) == done {
 		var created struct{ UploadId string }
 		if err := xml.Unmarshal(rec.body, &created); err != nil || created.UploadId == "" {
@@ -42,20 +34,14 @@ func (x *exchange) createUpload() error {
 	return x.tell(rec, err)
 }
 
-func (x *exchange) announceUpload() error {
-	if !x.target.Fenced {
-		return nil
+// A creation passes where its token could be announced.
+type creation struct{ part }
+
+func (c *creation) admit() error {
+	if c.x.who.token == 0 { // there is nothing to announce, and something to refuse
+		return context.Cause(c.Context())
 	}
-	if x.who.token > 0 {
-		e, err := x.h.Fence.Announce(x.detached(), x.claim())
-		x.generation = e.Generation
-		return err
-	}
-	w, err := x.h.Fence.Begin(x.detached(), x.claim()) // without a token there is nothing to announce, and something to refuse
-	if err == nil {
-		x.generation = w.Generation()
-		w.End()
-	}
+	_, err := c.x.h.Fence.Announce(c.x.detached(), c.x.claim())
 	return err
 }
 

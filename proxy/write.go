@@ -192,7 +192,7 @@ func (x *exchange) prepare(ctx context.Context, d *draft) (c condition, err erro
 		}
 	}
 	if d.content == nil {
-		if d.content, err = x.gather(ctx, d.checks, d.found.Spool); err != nil {
+		if d.content, err = x.gather(ctx, d.checks, d.found); err != nil {
 			return c, err
 		}
 	}
