@@ -217,14 +217,14 @@ func TestForeignRegistries(t *testing.T) {
 	}
 	t.Run("a newer version", func(t *testing.T) {
 		p.stop(t)
-		onRegistry(t, registry, "PRAGMA user_version = 2")
+		onRegistry(t, registry, "PRAGMA user_version = 3")
 		newer := mustRead(t, registry)
-		says(t, p.refused(t), "registry.db", "newer version", "version 2")
+		says(t, p.refused(t), "registry.db", "newer version", "version 3")
 		says(t, p.refused(t, "--new-registry"), "registry.db", "newer version")
 		if mustRead(t, registry) != newer {
 			t.Error("a newer version's file was changed")
 		}
-		onRegistry(t, registry, "PRAGMA user_version = 1")
+		onRegistry(t, registry, "PRAGMA user_version = 2")
 		p.start(t)
 		p.lostNothing(t)
 	})

@@ -80,13 +80,8 @@ func (s *Store) open(o Options) error {
 	if s.rootFD, err = unix.Open(s.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
-	if err := refuseNetworkFS(s.rootFD, o.UnsafeNetworkFS); err != nil {
+	if err := s.take(o); err != nil {
 		return err
-	}
-	if err := unix.Flock(s.rootFD, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return ErrLocked
-	} else if err != nil {
-		return fmt.Errorf("flock: %w", err)
 	}
 	if err := s.openOwn(); err != nil {
 		return fmt.Errorf("the root is not writable: %w", err)
@@ -110,16 +105,38 @@ func (s *Store) open(o Options) error {
 	return nil
 }
 
+// take keeps other processes away from the open root.
+func (s *Store) take(o Options) error {
+	if err := refuseNetworkFS(s.rootFD, o.UnsafeNetworkFS); err != nil {
+		return err
+	}
+	if err := unix.Flock(s.rootFD, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrLocked
+	} else if err != nil {
+		return fmt.Errorf("flock: %w", err)
+	}
+	return nil
+}
+
+// An ownDirectory is one of the store's own, and where its descriptor goes.
+type ownDirectory struct {
+	fd, parent *int
+	name       string
+}
+
+// own are the store's own directories, each after the one that it is in.
+func (s *Store) own() []ownDirectory {
+	return []ownDirectory{
+		{&s.ownFD, &s.rootFD, ownDir}, {&s.tempFD, &s.ownFD, tempDir}, {&s.sideFD, &s.ownFD, sideDir}, {&s.uploadsFD, &s.ownFD, uploadsDir},
+	}
+}
+
 // openOwn opens the store's own directories. They are the owner's alone: what lies in tmp is not to be seen yet.
 func (s *Store) openOwn() error {
 	if err := unix.Faccessat(s.rootFD, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return err
 	}
-	for _, d := range []struct {
-		fd     *int
-		parent *int
-		name   string
-	}{{&s.ownFD, &s.rootFD, ownDir}, {&s.tempFD, &s.ownFD, tempDir}, {&s.sideFD, &s.ownFD, sideDir}, {&s.uploadsFD, &s.ownFD, uploadsDir}} {
+	for _, d := range s.own() {
 		if err := unix.Mkdirat(*d.parent, d.name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}

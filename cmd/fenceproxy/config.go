@@ -28,6 +28,10 @@ type config struct {
 	AccessKeys []accessKey   // who may come in; empty: everybody, from this machine
 	AuditKeep  time.Duration // how long audit records are kept
 	RaiseWait  time.Duration // how long a client waits for a raise
+
+	// BufferBytes is the longest body, in bytes, that is read whole and verified before the store is asked; longer ones stream.
+	// MemoryBytes is what all bodies that are held so may take together, never less than BufferBytes.
+	BufferBytes, MemoryBytes int64
 }
 
 // A backendConfig is one store. At least one bucket entry leads to it.
@@ -36,6 +40,10 @@ type backendConfig struct {
 	Type string // file or s3
 	Root string // of a file backend: directory of the objects; never that of another backend, nor one that holds config.Data
 	S3   s3.Options
+
+	Conditional string        // of an S3 backend: auto, on or off
+	Settle      time.Duration // of an S3 backend: from the gate to the effect at most; ten times that for copies, Completes and batches
+	Stamp       bool          // writes leave the registry's stamp with the object
 }
 
 // maxConfig is the size in bytes from which a file is taken for something else.
@@ -50,12 +58,15 @@ func defaultConfig() config {
 		Registry:  "sqlite",
 		AuditKeep: 90 * day,
 		RaiseWait: 5 * time.Second,
+
+		BufferBytes: 8 << 20,
+		MemoryBytes: 512 << 20,
 	}
 }
 
 // defaultBackends is what an absent backends means. It depends on data.
 func defaultBackends(data string) []backendConfig {
-	return []backendConfig{{Name: "local", Type: "file", Root: filepath.Join(data, "objects")}}
+	return []backendConfig{{Name: "local", Type: "file", Root: filepath.Join(data, "objects"), Stamp: true}}
 }
 
 // loadConfig reads and checks a configuration. getenv gives the environment for ${NAME}, as [os.LookupEnv] does. Its error
@@ -120,7 +131,7 @@ var (
 		{"buckets", readBuckets},
 		{"access_keys", readAccessKeys},
 		{"audit", func(r *configReader, n *yaml.Node, d *configDraft) { readMapping(r, n, auditKeys, &d.config) }},
-		{"limits", func(r *configReader, n *yaml.Node, d *configDraft) { readMapping(r, n, limitKeys, &d.config) }},
+		{"limits", readLimits},
 		{"anonymous", nil},
 		{"domain", nil},
 		{"tls", nil},
@@ -137,7 +148,7 @@ var (
 	fileKeys = []configKey[backendConfig]{
 		{"type", readBackendType},
 		{"root", func(r *configReader, n *yaml.Node, b *backendConfig) { r.path(n, &b.Root) }},
-		{"stamp", nil},
+		{"stamp", readStamp},
 	}
 	s3Keys = []configKey[backendConfig]{
 		{"type", readBackendType},
@@ -148,9 +159,11 @@ var (
 		{"role_arn", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.RoleARN) }},
 		{"access_key", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.AccessKey) }},
 		{"secret_key", func(r *configReader, n *yaml.Node, b *backendConfig) { r.text(n, &b.S3.SecretKey) }},
-		{"conditional", nil},
-		{"settle", nil},
-		{"stamp", nil},
+		{"conditional", func(r *configReader, n *yaml.Node, b *backendConfig) { r.oneOf(n, &b.Conditional, "auto", "on", "off") }},
+		{"settle", func(r *configReader, n *yaml.Node, b *backendConfig) {
+			r.duration(n, time.Second, time.Hour, &b.Settle)
+		}},
+		{"stamp", readStamp},
 	}
 	auditKeys = []configKey[config]{
 		{"keep", func(r *configReader, n *yaml.Node, c *config) { r.duration(n, time.Hour, 36500*day, &c.AuditKeep) }},
@@ -159,8 +172,8 @@ var (
 		{"raise_wait", func(r *configReader, n *yaml.Node, c *config) {
 			r.duration(n, time.Millisecond, 10*time.Minute, &c.RaiseWait)
 		}},
-		{"buffer", nil},
-		{"memory", nil},
+		{"buffer", func(r *configReader, n *yaml.Node, c *config) { r.size(n, 0, 64<<20, &c.BufferBytes) }},
+		{"memory", func(r *configReader, n *yaml.Node, c *config) { r.size(n, 0, 1<<40, &c.MemoryBytes) }},
 	}
 )
 
@@ -178,13 +191,14 @@ func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
 		r.fault(n, "names no backend; take the key out for the default, or write one")
 	}
 	for _, p := range pairs {
-		b := backendDraft{backendConfig: backendConfig{Name: p.key.Value}, node: p.key}
+		b := backendDraft{backendConfig: backendConfig{Name: p.key.Value, Stamp: true}, node: p.key}
 		if !isBackendName(p.key.Value) {
 			r.fault(p.key, "%q cannot name a backend; write up to 63 lower-case letters, digits, - and _, a letter first", p.key.Value)
 		}
 		keys, needs := fileKeys, []string{"type", "root"}
 		if kind := yamlValueOf(p.value, "type"); kind != nil && kind.Value == "s3" {
 			keys, needs = s3Keys, nil
+			b.Conditional, b.Settle = "auto", defaultSettle
 		}
 		b.values = readMapping(r, p.value, keys, &b.backendConfig)
 		for _, key := range needs {
@@ -193,6 +207,19 @@ func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
 			}
 		}
 		d.backends = append(d.backends, b)
+	}
+}
+
+// defaultSettle is how long S3 may take from the gate to the effect where the configuration does not say.
+const defaultSettle = time.Minute
+
+func readStamp(r *configReader, n *yaml.Node, b *backendConfig) { r.onOff(n, &b.Stamp) }
+
+// readLimits refuses a budget in which the longest body does not fit: no body of that length would ever be read whole.
+func readLimits(r *configReader, n *yaml.Node, d *configDraft) {
+	values := readMapping(r, n, limitKeys, &d.config)
+	if d.MemoryBytes < d.BufferBytes && !r.bad[values["buffer"]] {
+		r.fault(values["memory"], "%s is less than buffer, %s; give it room for many bodies of that size", formatSize(d.MemoryBytes), formatSize(d.BufferBytes))
 	}
 }
 

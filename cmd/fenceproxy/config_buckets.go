@@ -45,7 +45,7 @@ var (
 			readConfigEnum(r, n, rules.ParseReadPolicy, &rule.Reads)
 		}},
 		{"refuse", readRefuse},
-		{"conditional", nil},
+		{"conditional", readConditional},
 		{"stamp", nil},
 	}
 )
@@ -103,6 +103,12 @@ func readRefuse(r *configReader, n *yaml.Node, rule *rules.Rule) {
 	if s == "403" {
 		rule.Refuse = 403
 	}
+}
+
+func readConditional(r *configReader, n *yaml.Node, rule *rules.Rule) {
+	on := true
+	r.onOff(n, &on)
+	rule.Unconditional = !on
 }
 
 // finishBuckets leads every entry to a backend and makes the table.

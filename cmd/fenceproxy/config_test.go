@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fenceproxy/fenceproxy/backends/s3"
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -51,10 +52,13 @@ func TestConfigDefaults(t *testing.T) {
 		Admin:     "127.0.0.1:9001",
 		Data:      "data",
 		Registry:  "sqlite",
-		Backends:  []backendConfig{{Name: "local", Type: "file", Root: "data/objects"}},
+		Backends:  []backendConfig{{Name: "local", Type: "file", Root: "data/objects", Stamp: true}},
 		Buckets:   []rules.Bucket{{Name: "*", Backend: "local"}},
 		AuditKeep: 90 * 24 * time.Hour,
 		RaiseWait: 5 * time.Second,
+
+		BufferBytes: 8 << 20,
+		MemoryBytes: 512 << 20,
 	}
 	for _, text := range []string{"", "# nothing\n", "---\n", "{}", "audit: {}\nlimits: {}\nregistry: {}", "access_keys: []"} {
 		got := mustParseConfig(t, text)
@@ -169,13 +173,6 @@ func TestConfigNotYet(t *testing.T) {
 		"registry: {endpoints: []}",
 		"registry: {prefix: p}",
 		"registry: {tls: {}}",
-		"backends: {a: {type: s3, conditional: on}}",
-		"backends: {a: {type: s3, settle: 60s}}",
-		"backends: {a: {type: s3, stamp: off}}",
-		"backends: {a: {type: file, root: r, stamp: off}}",
-		"limits: {buffer: 8MiB}",
-		"limits: {memory: 512MiB}",
-		"buckets: [{name: a, rules: [{match: b, conditional: off}]}]",
 		"buckets: [{name: a, rules: [{match: b, stamp: off}]}]",
 	} {
 		got := faultsOfConfig(t, text)
@@ -245,9 +242,13 @@ data: /var/lib/fenceproxy
 registry: {driver: sqlite}
 backends:
   cold: {type: file, root: /srv/cold}
-  hot_1: {type: file, root: /var/lib/fenceproxy/objects}
+  hot_1: {type: file, root: /var/lib/fenceproxy/objects, stamp: off}
+  far: {type: s3, region: eu-west-1, conditional: on, settle: 90s, stamp: on}
+  near: {type: s3, endpoint: http://127.0.0.1:7070, path_style: true, conditional: off, stamp: off}
 buckets:
   - {name: "logs-*", backend: cold, bucket_writes: deny}
+  - {name: far, backend: far}
+  - {name: near, backend: near}
   - name: "*"
     backend: hot_1
     bucket_writes: fence
@@ -261,9 +262,10 @@ buckets:
         max_advance: 1000
         reads: plain
         refuse: 403
-      - {match: "tmp/**", token: off, holder: optional, write_once: false, reads: announce, refuse: 412}
+        conditional: off
+      - {match: "tmp/**", conditional: on, token: off, holder: optional, write_once: false, reads: announce, refuse: 412}
 audit: {keep: 1w2d12h}
-limits: {raise_wait: 1.5s}
+limits: {raise_wait: 1.5s, buffer: 512KiB, memory: 2GiB}
 `)
 	want := &config{
 		File:     "config.yaml",
@@ -272,21 +274,34 @@ limits: {raise_wait: 1.5s}
 		Data:     "/var/lib/fenceproxy",
 		Registry: "sqlite",
 		Backends: []backendConfig{
-			{Name: "cold", Type: "file", Root: "/srv/cold"},
+			{Name: "cold", Type: "file", Root: "/srv/cold", Stamp: true},
 			{Name: "hot_1", Type: "file", Root: "/var/lib/fenceproxy/objects"},
+			{
+				Name: "far", Type: "s3", S3: s3.Options{Region: "eu-west-1"},
+				Conditional: "on", Settle: 90 * time.Second, Stamp: true,
+			},
+			{
+				Name: "near", Type: "s3", S3: s3.Options{Endpoint: "http://127.0.0.1:7070", PathStyle: true},
+				Conditional: "off", Settle: time.Minute,
+			},
 		},
 		Buckets: []rules.Bucket{
 			{Name: "logs-*", Backend: "cold", BucketWrites: rules.Deny},
+			{Name: "far", Backend: "far"},
+			{Name: "near", Backend: "near"},
 			{Name: "*", Backend: "hot_1", BucketWrites: rules.Fence, Rules: []rules.Rule{
 				{
 					Match: "jobs/{job}/**", Resource: "jobs/{job}", Token: rules.Required, HolderRequired: true, WriteOnce: true,
-					RequireCondition: true, MaxAdvance: 1000, Reads: rules.Plain, Refuse: 403,
+					RequireCondition: true, MaxAdvance: 1000, Reads: rules.Plain, Refuse: 403, Unconditional: true,
 				},
 				{Match: "tmp/**", Token: rules.Off},
 			}},
 		},
 		AuditKeep: (9*24 + 12) * time.Hour,
 		RaiseWait: 1500 * time.Millisecond,
+
+		BufferBytes: 512 << 10,
+		MemoryBytes: 2 << 30,
 	}
 	if diff := cmp.Diff(want, c, ignoreConfigTable); diff != "" {
 		t.Error(diff)

@@ -47,6 +47,12 @@ func (r *configReader) boolean(n *yaml.Node, into *bool) {
 	*into = s == "true"
 }
 
+func (r *configReader) onOff(n *yaml.Node, into *bool) {
+	s := map[bool]string{true: "on", false: "off"}[*into]
+	r.oneOf(n, &s, "on", "off")
+	*into = s == "on"
+}
+
 // integer reads a number that is not negative.
 func (r *configReader) integer(n *yaml.Node, into *int64) {
 	s, ok := r.scalar(n)
@@ -68,7 +74,8 @@ func (r *configReader) oneOf(n *yaml.Node, into *string, choices ...string) {
 	case slices.Contains(choices, s):
 		*into = s
 	default:
-		r.fault(n, "%q must be %s", s, strings.Join(choices, " or "))
+		last := len(choices) - 1
+		r.fault(n, "%q must be %s", s, strings.TrimPrefix(strings.Join(choices[:last], ", ")+" or "+choices[last], " or "))
 	}
 }
 
@@ -96,6 +103,23 @@ func (r *configReader) duration(n *yaml.Node, least, most time.Duration, into *t
 		r.fault(n, "%s must be from %s to %s", s, formatDuration(least), formatDuration(most))
 	default:
 		*into = d
+	}
+}
+
+// size reads a number of bytes.
+func (r *configReader) size(n *yaml.Node, least, most int64, into *int64) {
+	s, ok := r.scalar(n)
+	if !ok {
+		return
+	}
+	size, err := parseSize(s)
+	switch {
+	case err != nil:
+		r.fault(n, "%v", err)
+	case size < least || size > most:
+		r.fault(n, "%s must be from %s to %s", s, formatSize(least), formatSize(most))
+	default:
+		*into = size
 	}
 }
 
@@ -227,6 +251,42 @@ func formatDuration(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+var (
+	sizePattern = regexp.MustCompile(`^(\d+)(KiB|MiB|GiB)$`)
+	sizeUnits   = []struct {
+		name  string
+		bytes int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+)
+
+// parseSize reads a number of bytes. 0 needs no unit.
+func parseSize(s string) (int64, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	m := sizePattern.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q must be a size: a whole number with a unit (KiB, MiB, GiB), such as 8MiB, or 0", s)
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	for _, unit := range sizeUnits {
+		if unit.name == m[2] && err == nil && n <= math.MaxInt64/unit.bytes {
+			return n * unit.bytes, nil
+		}
+	}
+	return 0, fmt.Errorf("%s is too large", s)
+}
+
+// formatSize writes a size in the largest unit of which it is a multiple.
+func formatSize(n int64) string {
+	for _, unit := range sizeUnits {
+		if n >= unit.bytes && n%unit.bytes == 0 {
+			return fmt.Sprintf("%d%s", n/unit.bytes, unit.name)
+		}
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 func isBackendName(s string) bool {

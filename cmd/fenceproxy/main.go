@@ -19,7 +19,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fenceproxy:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
@@ -42,6 +42,6 @@ fencing token seen for every resource on disk. No write with a lower token takes
 		SilenceErrors: true, // main says it
 		SilenceUsage:  true, // a full disk is not explained by a list of flags
 	}
-	cmd.AddCommand(newServeCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newVersionCommand())
+	cmd.AddCommand(newServeCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newRaiseCommand(), newRebuildCommand(), newFsckCommand(), newVersionCommand())
 	return cmd
 }

@@ -34,6 +34,8 @@ const (
 type serveFlags struct {
 	config          string
 	newRegistry     bool
+	remap           bool
+	adopt           []string
 	unsafeNetworkFS bool
 }
 
@@ -54,6 +56,8 @@ func newServeCommand() *cobra.Command {
 	}
 	addConfigFlag(cmd, &f.config)
 	cmd.Flags().BoolVar(&f.newRegistry, "new-registry", false, "begin with an empty token registry although there are objects that another one fenced: their tokens are forgotten")
+	cmd.Flags().BoolVar(&f.remap, "remap", false, "buckets lead keys to other resources than before, and that is meant: the tokens of the old ones are left behind")
+	cmd.Flags().StringArrayVar(&f.adopt, "adopt", nil, "the token registry with this `ID` is gone, and its stamps on objects count as this one's from now on")
 	cmd.Flags().BoolVar(&f.unsafeNetworkFS, "unsafe-network-fs", false, "serve directories on network file systems, which may not keep what they promise")
 	return cmd
 }
@@ -83,9 +87,12 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	dataServer := newServer(proxy.New(proxy.Config{
+	handler := proxy.New(proxy.Config{
 		Fence: s.fence, Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Signatures: signatures(c), Audit: s.audit, Log: log, Metrics: metrics,
-	}), log)
+		RegistryID: s.registry.Start().ID, Adopted: s.registry.Adopted(), Buffer: c.BufferBytes, Memory: c.MemoryBytes, Spool: s.spool,
+	})
+	defer handler.Close()
+	dataServer := newServer(handler, log)
 	dataServer.DisableGeneralOptionsHandler = true // OPTIONS is S3's affair, too
 	var ready atomic.Bool
 	adminServer := newServer(admin.New(admin.Config{

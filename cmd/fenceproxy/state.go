@@ -31,6 +31,12 @@ type state struct {
 	audit    *audit.Log
 	fence    *tokens.Fence
 	backends map[string]proxy.Backend
+	spool    string // directory
+	replaces string // what shows that there was another registry before this new one; "" if nothing does, or it is not new
+}
+
+func newState() *state {
+	return &state{stores: map[string]*file.Store{}, backends: map[string]proxy.Backend{}}
 }
 
 // openState locks the data directory, then opens the stores, the registry and the audit log: whether the registry may be a new one
@@ -39,36 +45,28 @@ type state struct {
 // If we crash between the making of a registry and the binding of the stores, the next start finds stores without a registry's
 // name, and a registry: it binds them then.
 func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self string) (_ *state, err error) {
-	s := &state{stores: map[string]*file.Store{}, backends: map[string]proxy.Backend{}}
+	s := newState()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(log))
 		}
 	}()
-	if err := makeDataDir(c.Data, f); err != nil {
-		return nil, err
-	}
-	if s.lock, err = sqlite.Lock(c.Data, self); err != nil {
-		return nil, err
-	}
-	for _, b := range c.Backends {
-		if err := s.openBackend(ctx, b, f, log); err != nil {
-			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
-		}
-	}
-	if err := checkRealRoots(c); err != nil {
-		return nil, err
-	}
-	if err := s.openRegistry(ctx, c, f); err != nil {
-		return nil, err
-	}
-	if s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log}); err != nil {
+	if err := s.open(ctx, c, f, log, self); err != nil {
 		return nil, err
 	}
 	if err := s.bind(f, log); err != nil {
 		return nil, err
 	}
 	s.recordStart(ctx, log)
+	if err := s.adopt(ctx, f.adopt, log); err != nil {
+		return nil, err
+	}
+	if err := s.checkMapping(ctx, c, f.remap, log); err != nil {
+		return nil, err
+	}
+	if err := s.holdForOthers(ctx, log); err != nil {
+		return nil, err
+	}
 	s.fence = tokens.NewFence(s.registry, tokens.Options{RaiseWait: c.RaiseWait, Raised: func(c tokens.Claim) {
 		bucket, _, _ := strings.Cut(c.Resource, "/")
 		s.audit.Note(audit.Record{
@@ -78,31 +76,30 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 	return s, nil
 }
 
-// The settle times of S3: how long after the gate a write may still take effect there.
-const (
-	s3Settle     = 60 * time.Second
-	s3SettleLong = 10 * time.Minute // of Copy and Complete
-)
-
-func (s *state) openBackend(ctx context.Context, b backendConfig, f serveFlags, log *slog.Logger) error {
-	if b.Type == "s3" {
-		o := b.S3
-		o.Log = log.With("backend", b.Name)
-		store, err := s3.Open(ctx, o)
-		if err != nil {
-			return err
-		}
-		s.remote = append(s.remote, store)
-		s.backends[b.Name] = proxy.Backend{Handler: store, Settle: s3Settle, SettleLong: s3SettleLong}
-		return nil
-	}
-	store, err := file.Open(b.Root, file.Options{UnsafeNetworkFS: f.unsafeNetworkFS})
-	if err != nil {
+// open is the part of openState up to the audit log. What it has opened when it fails is there for close.
+func (s *state) open(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self string) (err error) {
+	if err := makeDataDir(c.Data, f); err != nil {
 		return err
 	}
-	s.stores[b.Name] = store
-	s.backends[b.Name] = proxy.Backend{Handler: store}
-	return nil
+	if s.lock, err = sqlite.Lock(c.Data, self); err != nil {
+		return err
+	}
+	if s.spool, err = openSpool(c.Data); err != nil {
+		return err
+	}
+	for _, b := range c.Backends {
+		if err := s.openBackend(ctx, b, f, log); err != nil {
+			return fmt.Errorf("backend %s: %w", b.Name, err)
+		}
+	}
+	if err := checkRealRoots(c); err != nil {
+		return err
+	}
+	if err := s.openRegistry(ctx, c, f); err != nil {
+		return err
+	}
+	s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log})
+	return err
 }
 
 // makeDataDir makes the data directory, and finds out now whether it can be written.
@@ -158,9 +155,13 @@ func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error
 		return err
 	}
 	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry})
+	if err == nil && s.registry.Start().Created {
+		s.replaces = before
+	}
 	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
 		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
-			"Restore %s, or name the directory it is in with `data:`; if it is lost, raise the marks after `serve --new-registry`",
+			"Restore %s, or name the directory it is in with `data:`; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects, "+
+			"and `serve --new-registry` an empty one",
 			c.Data, before, filepath.Join(c.Data, sqlite.FileName))
 	}
 	return err
@@ -203,11 +204,32 @@ func (s *state) bind(f serveFlags, log *slog.Logger) error {
 			return fmt.Errorf("the objects of backend %s are fenced by registry %s, and this one, in the data directory, is %s: "+
 				"name the directory of the right one with `data:`; if it is lost, `serve --new-registry` takes this one from now on, and forgets the tokens of the other", name, bound, id)
 		case bound != "":
-			log.Warn("the tokens of another registry are forgotten, as --new-registry says", "backend", name, "was", bound, "now", id)
+			log.Warn("the objects have another registry from now on, which does not know the tokens of theirs", "backend", name, "was", bound, "now", id)
 		}
 		if err := store.BindRegistry(id); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// holdForOthers has raises wait where another registry was in this one's place: what it has let through to S3 before it was lost may still take
+// effect, and this one has none of its grants.
+func (s *state) holdForOthers(ctx context.Context, log *slog.Logger) error {
+	var settle time.Duration
+	for _, b := range s.backends {
+		settle = max(settle, b.SettleLong)
+	}
+	since, err := s.registry.LastAdopted(ctx)
+	if err != nil {
+		return err
+	}
+	if s.replaces != "" {
+		since = time.Now()
+	}
+	if wait := min(time.Until(since.Add(settle)), settle); wait > 0 {
+		log.Warn("another registry was here before: until its last writes can take effect no more, new tokens on S3 wait", "wait", wait.Round(time.Second))
+		s.registry.Hold(time.Now().Add(wait))
 	}
 	return nil
 }
