@@ -143,7 +143,7 @@ func TestCutBodies(t *testing.T) {
 		} {
 			for _, key := range []string{"/bkt/k", "/bkt/new"} {
 				c := p.dial(t)
-				c.say("PUT %s HTTP/1.1\r\nHost: x\r\nX-Fence-Token: 35\r\nContent-Length: %d\r\n\r\n", key, size)
+				c.say("PUT %s HTTP/1.1\r\nHost: localhost\r\nX-Fence-Token: 35\r\nContent-Length: %d\r\n\r\n", key, size)
 				if _, err := c.Write(body[:sent]); err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +216,7 @@ func TestExpectIsAnsweredAtOnce(t *testing.T) {
 
 	// aws-sdk-go-v2 sends the header and does not wait: it is drained first.
 	c := p.dial(t)
-	c.say("PUT /bkt/k HTTP/1.1\r\nHost: x\r\nUser-Agent: aws-sdk-go-v2/1.30.3 os/linux\r\nExpect: 100-continue\r\nX-Fence-Token: 33\r\nContent-Length: %d\r\n\r\n", 20<<20)
+	c.say("PUT /bkt/k HTTP/1.1\r\nHost: localhost\r\nUser-Agent: aws-sdk-go-v2/1.30.3 os/linux\r\nExpect: 100-continue\r\nX-Fence-Token: 33\r\nContent-Length: %d\r\n\r\n", 20<<20)
 	if _, err := c.Write(make([]byte, 20<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestExpectIsAnsweredAtOnce(t *testing.T) {
 
 	// And who may write is asked to.
 	c = p.dial(t)
-	c.say("PUT /bkt/k HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nX-Fence-Token: 34\r\nContent-Length: 5\r\n\r\n")
+	c.say("PUT /bkt/k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nX-Fence-Token: 34\r\nContent-Length: 5\r\n\r\n")
 	if line, err := c.r.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100") {
 		t.Fatalf("%q %v", line, err)
 	}
@@ -245,7 +245,7 @@ func (p *proxy) refusesUnsent(t *testing.T, path, lines string) {
 	t.Helper()
 	start := time.Now()
 	c := p.dial(t)
-	c.say("PUT %s HTTP/1.1\r\nHost: x\r\nUser-Agent: test\r\nExpect: 100-continue\r\nContent-Length: %d\r\n%s\r\n", path, 60<<20, lines)
+	c.say("PUT %s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test\r\nExpect: 100-continue\r\nContent-Length: %d\r\n%s\r\n", path, 60<<20, lines)
 	a, interim, err := c.answer("PUT")
 	if err != nil {
 		t.Fatalf("%s %q: %v", path, lines, err)

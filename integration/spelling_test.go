@@ -203,11 +203,11 @@ func onlyKeys(t *testing.T, bucket string, keyOf map[string]string) {
 	}
 }
 
-// TestHostDoesNotMatter: the same path is the same object, whatever the request says of its host.
+// TestHostDoesNotMatter: the same path is the same object, whatever the request says of its host, or it is refused (TestAttackFromABrowserOnTheDataPort).
 func TestHostDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
-	hosts := []string{"127.0.0.1", "localhost:9000", "bkt.s3.example.com", "s3.eu-west-1.amazonaws.com", "[::1]:1", "a..b"}
+	hosts := []string{"127.0.0.1", "localhost:9000", "bkt.localhost", "s3.eu-west-1.localhost", "[::1]:1", "10.1.2.3"}
 	for i, host := range hosts {
 		p.raw(t, "PUT", "/bkt/k", host, "Host: "+host, fmt.Sprintf("X-Fence-Token: %d", 34+i)).want(t, 200)
 		for _, other := range hosts {
@@ -232,7 +232,7 @@ func TestNoRequestLineIsAWayRound(t *testing.T) {
 	before := tree(t, p.root)
 	for _, target := range []string{"*", "bkt/a", "http:bkt/a", "http://x", "http://x?acl", "/bkt/%zz", "/bkt/a%", "/bkt/a b", "/bkt/b#c", "", "/", "/?x=y", "/~fence/34", "/~fence/34/", "/~fence"} {
 		c := p.dial(t)
-		c.say("PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nConnection: close\r\n\r\nstale", target)
+		c.say("PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: close\r\n\r\nstale", target)
 		if a, _, err := c.answer("PUT"); err == nil && a.status < 400 && target != "/bkt/b#c" {
 			t.Errorf("PUT %q: %d %s", target, a.status, a.body)
 		}
@@ -244,7 +244,7 @@ func TestNoRequestLineIsAWayRound(t *testing.T) {
 	for _, method := range []string{"PATCH", "POST", "put", "Put", "COPY", "MOVE", "MKCOL", "TRACE", "OPTIONS", "CONNECT", "LINK"} {
 		for _, target := range []string{"/bkt/a", "/bkt", "/"} {
 			c := p.dial(t)
-			c.say("%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nConnection: close\r\n\r\nstale", method, target)
+			c.say("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: close\r\n\r\nstale", method, target)
 			if a, _, err := c.answer(method); err == nil && a.status < 400 {
 				t.Errorf("%s %s: %d %s", method, target, a.status, a.body)
 			}
@@ -252,10 +252,10 @@ func TestNoRequestLineIsAWayRound(t *testing.T) {
 	}
 	// Two requests in what one proxy takes for one: nobody may be made to think that the second one is another client's.
 	for _, smuggled := range []string{
-		"PUT /bkt/a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nstale!",
-		"PUT /bkt/a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nstale\r\n0\r\n\r\n",
-		"PUT /bkt/a HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nstale",
-		"PUT /bkt/a HTTP/1.1\r\nHost: x\r\nX-Fence-Token\r\n : 35\r\nContent-Length: 5\r\n\r\nstale",
+		"PUT /bkt/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nstale!",
+		"PUT /bkt/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nstale\r\n0\r\n\r\n",
+		"PUT /bkt/a HTTP/1.1\r\nHost: localhost\r\nContent-Length : 5\r\n\r\nstale",
+		"PUT /bkt/a HTTP/1.1\r\nHost: localhost\r\nX-Fence-Token\r\n : 35\r\nContent-Length: 5\r\n\r\nstale",
 		"PUT /bkt/a HTTP/1.1\r\nContent-Length: 5\r\n\r\nstale",
 		"PUT /bkt/a HTTP/0.9\r\n\r\nstale",
 	} {

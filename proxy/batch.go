@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -212,6 +213,7 @@ func (x *exchange) forwardBatch(b *batch, g *gates) (*recorder, error) {
 		x.forgetAll(b)
 		switch err := body.failure(); {
 		case body.passed():
+			rec.doubtful = leavesOpen(rec)
 			return rec, x.settle(sent{rec: rec, passed: true}, g)
 		case err == nil:
 			return rec, x.answeredEarly(rec)
@@ -220,6 +222,18 @@ func (x *exchange) forwardBatch(b *batch, g *gates) (*recorder, error) {
 		}
 		g.leaveOut()
 	}
+}
+
+// leavesOpen says that the store did not tell of some key what became of it: by the contract of backends, nobody knows of the whole then.
+func leavesOpen(rec *recorder) bool {
+	if rec.status != http.StatusOK {
+		return false
+	}
+	var answer batchAnswer
+	if xml.Unmarshal(rec.body, &answer) != nil {
+		return true
+	}
+	return slices.ContainsFunc(answer.Errors, func(e batchError) bool { return undetermined(e.Code) })
 }
 
 // forgetAll forgets the ETags of keys that are deleted, or may be.
@@ -235,8 +249,8 @@ func (x *exchange) tellBatch(rec *recorder, b *batch) error {
 		return x.tell(rec, nil) // the store refused it as a whole
 	}
 	var answer batchAnswer
-	if xml.Unmarshal(rec.body, &answer) != nil {
-		return errOutcomeUnknown // it was done, and of which keys cannot be read
+	if err := xml.Unmarshal(rec.body, &answer); err != nil {
+		return err // settled as unknown before
 	}
 	changed := x.explainRaces(b, &answer)
 	for i := range b.entries {

@@ -27,7 +27,7 @@ func (x *exchange) conditionFor(seen observation) condition {
 	match := strings.TrimSpace(x.r.Header.Get("If-Match"))
 	switch {
 	case match != "" && match != "*" || x.r.Header.Get("If-None-Match") != "":
-	case !seen.known:
+	case !seen.known, match == "*" && seen.hidden:
 	case !seen.absent():
 		c.header, c.value = "If-Match", seen.etag
 	case match == "*":
@@ -80,7 +80,7 @@ func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
 	default:
 		return false, nil
 	}
-	if x.op.name != "CopyObject" {
+	if x.op.name != "CopyObject" || c.seen.hidden {
 		return true, nil
 	}
 	// The source may be missing, or not meet a condition that the client has for it: then the key itself is what it was.

@@ -45,9 +45,10 @@ func (x *exchange) unsent() bool {
 // recorder keeps a backend's answer to a write until the write has been settled: the client hears of it after the fence does.
 // Such answers are small.
 type recorder struct {
-	header http.Header
-	status int
-	body   []byte
+	header   http.Header
+	status   int
+	body     []byte
+	doubtful bool // what it says leaves open what became of the write
 }
 
 // maxRecorded bounds what a backend may say to a write. The longest answers name 1,000 keys, of 1 KiB each and escaped.

@@ -12,7 +12,7 @@ import (
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
 )
 
-// guarantees remembers what each store was found to do. A store is asked at the first write that leads to it.
+// guarantees remembers what each store was found to do. A store is asked at the first write that leads to it, in the bucket of that write.
 type guarantees struct {
 	mu    sync.Mutex
 	known map[string]*guarantee // by backend; guarded by mu
@@ -20,9 +20,10 @@ type guarantees struct {
 
 // A guarantee is one store's. Those who come while it is asked wait for it.
 type guarantee struct {
-	turn  chan struct{} // holds one token; who has it may ask, and touch what is below
-	done  bool
-	found Findings
+	turn    chan struct{} // holds one token; who has it may ask, and touch what is below
+	done    bool
+	found   Findings
+	skipped map[string]Findings // by bucket: where the store could not be asked says nothing of other buckets
 }
 
 func (g *guarantees) of(backend string) *guarantee {
@@ -32,7 +33,7 @@ func (g *guarantees) of(backend string) *guarantee {
 		g.known = make(map[string]*guarantee)
 	}
 	if g.known[backend] == nil {
-		g.known[backend] = &guarantee{turn: make(chan struct{}, 1)}
+		g.known[backend] = &guarantee{turn: make(chan struct{}, 1), skipped: make(map[string]Findings)}
 		g.known[backend].turn <- struct{}{}
 	}
 	return g.known[backend]
@@ -50,6 +51,9 @@ func (x *exchange) findings() (Findings, error) {
 	if g.done {
 		return g.found, nil
 	}
+	if found, ok := g.skipped[x.op.bucket]; ok {
+		return found, nil
+	}
 	found, err := b.Probe(x.detached(), x.op.bucket)
 	var refused *StoreRefusal
 	if errors.As(err, &refused) {
@@ -59,7 +63,11 @@ func (x *exchange) findings() (Findings, error) {
 		x.h.Log.Error("a store could not be asked what it does with writes", "backend", x.target.Backend, "bucket", x.op.bucket, "cause", err)
 		return Findings{}, errNotProbed
 	}
-	g.done, g.found = true, found
+	if found.Skipped != "" {
+		g.skipped[x.op.bucket] = found
+	} else {
+		g.done, g.found = true, found
+	}
 	x.tellGuarantee(b, found)
 	return found, nil
 }

@@ -219,8 +219,8 @@ func (x *exchange) observed(ctx context.Context, d *draft) (condition, error) {
 	if err != nil {
 		return condition{}, err
 	}
-	if d.tries > 0 && seen.hidden {
-		d.blind = true
+	if seen.hidden && (d.tries > 0 || d.content == nil) {
+		d.blind = true // the object may be there, after all, and this is the last try
 	}
 	if !judged || d.blind || x.writesOnce() {
 		return condition{seen: seen}, nil
@@ -326,14 +326,25 @@ func outcomeOf(status int) outcome {
 
 // outcome reads the whole answer: S3 begins to answer Complete and Copy before it knows, with 200, and may put an error inside.
 func (rec *recorder) outcome() outcome {
+	if rec.doubtful {
+		return unknown
+	}
 	if rec.status != http.StatusOK || !rec.isError() {
 		return outcomeOf(rec.status)
 	}
-	switch rec.code() {
-	case internalError, slowDown, serviceUnavailable, "":
+	if undetermined(rec.code()) {
 		return unknown
 	}
 	return failed
+}
+
+// undetermined are the codes of an error inside a success that leave open what became of the write.
+func undetermined(code string) bool {
+	switch code {
+	case internalError, slowDown, serviceUnavailable, "":
+		return true
+	}
+	return false
 }
 
 // settle tells the fence what became of an admitted write.
