@@ -1,0 +1,216 @@
+package histories
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// What clients do.
+type kind string
+
+const (
+	put      kind = "PUT"
+	del      kind = "DELETE"
+	get      kind = "GET"  // through the proxy; one with a token announces it
+	look     kind = "look" // a look at the store's file, around the proxy: also while nobody serves
+	announce kind = "PUT ?fence"
+)
+
+// What an answer allows to have happened. Every answer is one of these, and any that is not expected fails the history at once.
+//
+//	success   2xx, and 404 to a GET. It happened, at one moment between call and return.
+//	stale     412 or 403 with X-Fence-Error: StaleToken. Nothing happened and nothing will, and a higher token was seen by then.
+//	nothing   503: WaitingForOlderWrite, RegistryUnavailable, or the store's own 503, of which the proxy promises that nothing was changed.
+//	          400, from a body that the network cut. 404 to a DELETE, from versitygw when two meet and the other one removed the
+//	          object. Nothing happened and nothing will. The token may have been raised, of which nobody was told.
+//	unknown   504 and every other 5xx, a connection that failed, a client that went away. It may have happened at any time after the
+//	          call, also long after; or never.
+//
+// A plain 412 never comes: no client here sends a condition, and those that the proxy adds are its own affair.
+type outcome string
+
+const (
+	success outcome = "success"
+	stale   outcome = "stale"
+	nothing outcome = "nothing"
+	unknown outcome = "unknown"
+)
+
+// An op is one thing that a client did, and what became of it. Values are serial numbers of contents, each written once; 0 is no
+// object.
+type op struct {
+	Client   int
+	Kind     kind
+	Resource string
+	Key      int   // of the resource
+	Token    int64 // 0: without one
+	Value    int64 // written, or read
+	Call     time.Duration
+	Return   time.Duration // of the clock of the history; forever where no answer came
+	Outcome  outcome
+	Highest  int64  // X-Fence-Highest of the answer
+	Answer   string // as the client saw it, for people
+}
+
+const (
+	forever time.Duration = math.MaxInt64
+	maxKeys               = 3 // of a resource
+)
+
+func (o op) reads() bool { return o.Kind == get || o.Kind == look }
+
+// A state of a resource: what the promise is about.
+type state struct {
+	highest int64 // the highest token of what has happened: writes that took effect, announcements that were answered
+	values  [maxKeys]int64
+}
+
+// step is the promise. It says whether an op may happen in a state, and which one follows.
+//
+// What happens raises the token, whether its client was told or not: the registry has it before the store has the write. So
+// nothing lower happens later, which is more than what was answered would ask for.
+//
+// A refusal names the highest token seen, which is never below what has happened. (It may be above: a token is seen before its write
+// takes effect, and may be forgotten again when the proxy is killed before it is on disk.)
+//
+// A read with a token is a raise and a look, one after the other. Here both are one, at the moment of the look: between them nothing
+// lower happens, so that the raise may as well come late. A stale reader is served and raises nothing: what it reads may be changed
+// by an older write that a raise to the higher token still waits for. X-Fence-Highest tells it so.
+//
+// A DELETE whose outcome is unknown happens if it still may; prepare lets it wait for ever, which is never.
+func (s state) step(o op) (state, bool) {
+	switch {
+	case o.reads():
+		if o.Highest <= o.Token {
+			s.highest = max(s.highest, o.Token)
+		}
+		return s, s.values[o.Key] == o.Value
+	case o.Outcome == stale:
+		return s, o.Highest > o.Token && o.Highest >= s.highest
+	case o.Token < s.highest:
+		return s, o.Outcome == unknown
+	}
+	s.highest = o.Token
+	if o.Kind != announce {
+		s.values[o.Key] = o.Value
+	}
+	return s, true
+}
+
+var model = porcupine.Model{
+	Init: func() any { return state{} },
+	Step: func(s, in, _ any) (bool, any) {
+		next, ok := s.(state).step(in.(op))
+		return ok, next
+	},
+	DescribeOperation: func(in, _ any) string { return in.(op).String() },
+	DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
+}
+
+func (o op) String() string {
+	s := fmt.Sprintf("%s %s/%d", o.Kind, o.Resource, o.Key)
+	if o.Kind == announce {
+		s = fmt.Sprintf("%s %s", o.Kind, o.Resource)
+	} else if o.Kind != del && (o.Kind == put || o.Outcome == success) {
+		s += fmt.Sprintf(" = %d", o.Value)
+	}
+	if o.Kind != look {
+		s += fmt.Sprintf(", token %d", o.Token)
+	}
+	switch o.Outcome {
+	case success:
+		return s
+	case stale:
+		return fmt.Sprintf("%s: stale, highest %d", s, o.Highest)
+	}
+	return s + ": " + string(o.Outcome)
+}
+
+// prepare takes out of one resource's history what says nothing, and makes the rest definite, so that the search stays short. Whether
+// the history keeps the promise does not change by it:
+//
+//   - What did nothing, and an announcement or a read without an answer, may be left out: to think that they did not happen forbids
+//     less than to think they did.
+//   - The same for a PUT without an answer whose content nobody has read. One whose content was read has happened, before the first
+//     such read was over.
+//   - The same for a DELETE without an answer, if nobody found the key empty afterwards. The others stay open for ever.
+func prepare(history []op) (prepared []op) {
+	firstRead := make(map[int64]time.Duration) // of each value: when the first read of it was over
+	for _, o := range history {
+		if o.reads() && o.Outcome == success && o.Value != 0 {
+			if at, ok := firstRead[o.Value]; !ok || o.Return < at {
+				firstRead[o.Value] = o.Return
+			}
+		}
+	}
+	for _, o := range history {
+		switch {
+		case o.Outcome == nothing, o.Outcome == unknown && (o.reads() || o.Kind == announce):
+			continue
+		case o.Outcome == unknown && o.Kind == put:
+			at, ok := firstRead[o.Value]
+			if !ok {
+				continue
+			}
+			o.Outcome, o.Return = success, max(at, o.Call) // read before it was sent: then the read is what cannot be
+		case o.Outcome == unknown && o.Kind == del:
+			if !foundEmptyAfter(history, o) {
+				continue
+			}
+			o.Return = forever
+		}
+		prepared = append(prepared, o)
+	}
+	return prepared
+}
+
+func foundEmptyAfter(history []op, deleted op) bool {
+	return slices.ContainsFunc(history, func(o op) bool {
+		return o.reads() && o.Outcome == success && o.Key == deleted.Key && o.Value == 0 && o.Return >= deleted.Call
+	})
+}
+
+// A verdict on one resource.
+type verdict struct {
+	result porcupine.CheckResult
+	why    string // for a result that porcupine did not find
+	info   porcupine.LinearizationInfo
+}
+
+// judge checks one resource's history. Nothing may take longer than a search of patience, else the result is [porcupine.Unknown].
+func judge(history []op) verdict {
+	if o, ok := refusedTooSoon(history); ok {
+		return verdict{result: porcupine.Illegal, why: fmt.Sprintf("%v: nobody had sent %d by then", o, o.Highest)}
+	}
+	var ops []porcupine.Operation
+	for _, o := range prepare(history) {
+		ops = append(ops, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(o.Return)})
+	}
+	result, info := porcupine.CheckOperationsVerbose(model, ops, patience)
+	return verdict{result: result, info: info}
+}
+
+// refusedTooSoon finds a refusal that names a token as seen which nobody had sent when the answer came.
+func refusedTooSoon(history []op) (op, bool) {
+	for _, refused := range history {
+		if refused.Outcome == stale && !slices.ContainsFunc(history, func(o op) bool {
+			return o.Token == refused.Highest && o.Call <= refused.Return
+		}) {
+			return refused, true
+		}
+	}
+	return op{}, false
+}
+
+// perResource takes a history apart. Resources promise nothing to each other.
+func perResource(history []op) map[string][]op {
+	parts := make(map[string][]op)
+	for _, o := range history {
+		parts[o.Resource] = append(parts[o.Resource], o)
+	}
+	return parts
+}
