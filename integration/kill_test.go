@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -10,11 +11,12 @@ import (
 	"time"
 )
 
+var kills = flag.Int("kills", 10, "how many rounds of kill -9 to run")
+
+// Short runs have fewer lanes: each begins with a start of its own.
 const (
-	killRounds     = 10 // in all lanes together
-	killLanes      = 2
-	killRoundsLong = 1000
-	killLanesLong  = 8
+	killLanes     = 2
+	killLanesLong = 8
 )
 
 // TestKillsAndFsck: kill -9 at random moments under load, and before the next start a look at the disk: nothing that a kill leaves is more
@@ -23,10 +25,11 @@ const (
 // A kill is no loss of power: what the kernel has taken reaches the disk.
 func TestKillsAndFsck(t *testing.T) {
 	t.Parallel()
-	rounds, lanes := killRounds, killLanes
-	if *longRun {
-		rounds, lanes = killRoundsLong, killLanesLong
+	lanes := killLanes
+	if *kills >= 100 {
+		lanes = killLanesLong
 	}
+	rounds := *kills / lanes * lanes
 	var counts crashCounts
 	var uploads, mended atomic.Int64
 	begin := time.Now()

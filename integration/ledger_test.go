@@ -12,7 +12,7 @@ import (
 )
 
 // longRun makes the tests of this package that can go on for long do so.
-var longRun = flag.Bool("long", os.Getenv("FENCEPROXY_LONG") != "", "run every system call's faults and 1,000 kills, for a long time")
+var longRun = flag.Bool("long", os.Getenv("FENCEPROXY_LONG") != "", "run the faults of every system call, for a long time")
 
 // A ledger is what one client, that writes one thing after the other, knows of a store.
 type ledger struct {

@@ -141,7 +141,7 @@ func (x *exchange) answerTo(err error) answer {
 	case errors.Is(err, tokens.ErrUnavailable):
 		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryUnavailable, message: fmt.Sprintf("no write can be let through unchecked: %v", err)}
 	case errors.As(err, &twice):
-		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryConflict, message: twice.Error()}
+		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryConflict, message: "two registries fence one bucket: what is under this key was written under another one than this proxy's. Nothing was changed; the proxy's log names both, and what to do"}
 	case errors.Is(err, errLostRace):
 		return answer{status: http.StatusServiceUnavailable, code: slowDown, message: err.Error() + ". Nothing was changed; send it again"}
 	case errors.Is(err, errNotProbed):

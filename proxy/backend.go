@@ -76,8 +76,10 @@ func (b Backend) conditional(f Findings, operation string) bool {
 	case f.Skipped != "":
 		return b.Conditional == ConditionalOn && (slices.Contains(conditionable, operation) || operation == deleteObjects)
 	}
-	return slices.Contains(f.Conditions, operation)
+	return f.honours(operation)
 }
+
+func (f Findings) honours(operation string) bool { return slices.Contains(f.Conditions, operation) }
 
 // conditionable are the operations that S3 lets a client put a condition on.
 var conditionable = []string{"PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject"}

@@ -32,10 +32,15 @@ func (x *exchange) deleteMany() error {
 		return err
 	}
 	rec, err := x.forwardBatch(b, gates)
-	if err != nil {
-		return err
+	if err == nil {
+		return x.tellBatch(rec, b)
 	}
-	return x.tellBatch(rec, b)
+	for i := range b.entries { // they are on record, whatever became of the others
+		if e := &b.entries[i]; e.refusal != nil {
+			x.refuseEntry(e, e.refusal)
+		}
+	}
+	return err
 }
 
 // readBatch reads and checks the body, and finds out where each key leads and what the rules ask there.
@@ -173,7 +178,7 @@ func (x *exchange) observeEntry(e *batchEntry) error {
 	case !e.conditioned && !b.Stamp:
 		return nil
 	}
-	seen, err := x.observe(x.detached(), false)
+	seen, err := x.observe(x.detached(), true) // there is one try
 	if e.conditioned = e.conditioned && seen.etag != ""; e.conditioned {
 		e.ETag = seen.etag
 	}
@@ -213,7 +218,7 @@ func (x *exchange) forwardBatch(b *batch, g *gates) (*recorder, error) {
 		x.forgetAll(b)
 		switch err := body.failure(); {
 		case body.passed():
-			rec.doubtful = leavesOpen(rec)
+			rec.doubtful = x.backend().remote() && leavesOpen(rec)
 			return rec, x.settle(sent{rec: rec, passed: true}, g)
 		case err == nil:
 			return rec, x.answeredEarly(rec)
@@ -224,7 +229,7 @@ func (x *exchange) forwardBatch(b *batch, g *gates) (*recorder, error) {
 	}
 }
 
-// leavesOpen says that the store did not tell of some key what became of it: by the contract of backends, nobody knows of the whole then.
+// leavesOpen says that a store elsewhere did not tell of some key what became of it: by the contract of backends, nobody knows of the whole then.
 func leavesOpen(rec *recorder) bool {
 	if rec.status != http.StatusOK {
 		return false
@@ -233,7 +238,9 @@ func leavesOpen(rec *recorder) bool {
 	if xml.Unmarshal(rec.body, &answer) != nil {
 		return true
 	}
-	return slices.ContainsFunc(answer.Errors, func(e batchError) bool { return undetermined(e.Code) })
+	return slices.ContainsFunc(answer.Errors, func(e batchError) bool {
+		return !definite[e.Code] && e.Code != slowDown // which S3 says of keys that it did not come to
+	})
 }
 
 // forgetAll forgets the ETags of keys that are deleted, or may be.
@@ -301,8 +308,8 @@ func (x *exchange) explainRaces(b *batch, answer *batchAnswer) (changed bool) {
 // explainRace is what becomes of a key that has changed since it was looked at.
 func (x *exchange) explainRace(e *batchEntry) batchError {
 	x.h.metrics.lostRaces.Inc()
-	if now, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil && now.Token > x.who.token {
-		return x.refuseEntry(e, &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder})
+	if err := x.one(e).lostRace(); !errors.Is(err, errLostRace) {
+		return x.refuseEntry(e, err)
 	}
 	return batchError{Key: e.Key, Code: slowDown, Message: errLostRace.Error() + ": it was not deleted; send it again"}
 }

@@ -71,7 +71,7 @@ func TestBatchHasAConditionForEachKey(t *testing.T) {
 			looked = append(looked, h.key)
 		}
 		slices.Sort(looked)
-		if !slices.Equal(looked, []string{"absent", "client", "hidden", "off", "there"}) {
+		if !slices.Equal(looked, []string{"absent", "client", "hidden", "off", "remembered", "there"}) {
 			t.Errorf("looked at %q", looked)
 		}
 		r.settled()

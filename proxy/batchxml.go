@@ -94,12 +94,16 @@ func parseBatch(text []byte) (*batch, error) {
 		return nil, malformedXML("a Delete has no %s", read.Unknown[0].XMLName.Local)
 	}
 	b := &batch{Quiet: read.Quiet}
+	seen := map[batchItem]bool{} // a condition holds for the first of two only
 	for i, r := range read.Objects {
 		item, problem := r.item()
 		if problem != "" {
 			return nil, malformedXML("object %d %s", i+1, problem)
 		}
-		b.entries = append(b.entries, batchEntry{batchItem: item})
+		if !seen[item] {
+			b.entries = append(b.entries, batchEntry{batchItem: item})
+		}
+		seen[item] = true
 	}
 	return b, nil
 }

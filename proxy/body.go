@@ -74,10 +74,14 @@ func (b *heldBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.Reader.Read(p)
-	if err == io.EOF {
+	switch {
+	case err == io.EOF:
 		if err := b.pass(); err != nil {
 			return 0, err
 		}
+	case err != nil: // the spool, and not the client
+		b.err = fmt.Errorf("a body that was here cannot be read any more: %w", err)
+		return 0, b.err
 	}
 	return n, err
 }

@@ -11,11 +11,14 @@ import (
 
 // refuseBrowser refuses what a page has sent (Fetch Metadata, W3C; Origin, RFC 6454), and what came here by a name that anybody may have led
 // to this address (DNS rebinding).
-func refuseBrowser(r *http.Request) error {
-	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" && r.Header.Get("Sec-Fetch-Site") != "none" {
+//
+// A person may look at an object, with the address bar or a link in a letter (Sec-Fetch-Site: none), but not with a token.
+func refuseBrowser(r *http.Request, token bool) error {
+	site := r.Header.Get("Sec-Fetch-Site")
+	if r.Header.Get("Origin") != "" || site != "" && (site != "none" || token) {
 		return &s3Error{http.StatusForbidden, accessDenied, "a page in a browser has sent this. Without access_keys only programs on this machine are served"}
 	}
-	if !localname.Is(r.Host) {
+	if r.Host != "" && !localname.Is(r.Host) { // HTTP/1.0 may have none, and browsers do not speak it
 		return &s3Error{
 			http.StatusForbidden, accessDenied,
 			"without access_keys this proxy goes by its address or by localhost, and by no other name: use one of them as the endpoint, or configure access_keys",

@@ -195,3 +195,21 @@ func withoutFence(h http.Header) http.Header {
 	}
 	return h
 }
+
+// ofConnections are the headers that a Connection header may name: each is of one connection, and ends here (RFC 9110, 7.6.1).
+var ofConnections = map[string]bool{
+	"": true, "close": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "http2-settings": true,
+	"proxy-connection": true, "proxy-authenticate": true, "proxy-authorization": true,
+}
+
+// checkConnection refuses a request that declares others to be so: what is behind us would take off what we have judged, or have put there.
+func checkConnection(h http.Header) error {
+	for _, v := range h.Values("Connection") {
+		for name := range strings.SplitSeq(v, ",") {
+			if !ofConnections[strings.ToLower(strings.TrimSpace(name))] {
+				return badRequest("InvalidRequest", "Connection names %q, which is not a header of one connection", strings.TrimSpace(name))
+			}
+		}
+	}
+	return nil
+}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
 // A condition is what a write asks of its key, so that the store itself refuses it when it comes late (RFC 9110, 13.1.1 and 13.1.2).
@@ -49,6 +51,15 @@ func (c condition) put(out *http.Request) {
 // errLostRace: the key has changed between the observation and the write. Nothing was written; a higher token refuses the next try, and after an
 // equal one it goes on from what is there now.
 var errLostRace = errors.New("other writes to this key were quicker each time")
+
+// lostRace is what a client is told whose write lost every race: to a higher token, it is stale.
+func (x *exchange) lostRace() error {
+	now, err := x.h.Fence.Highest(x.detached(), x.target.Resource)
+	if err == nil && now.Token > x.who.token {
+		return &tokens.StaleError{Resource: now.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder}
+	}
+	return errLostRace
+}
 
 // checkRace fails with errLostRace where it was our condition that kept the store from carrying the write out.
 func (x *exchange) checkRace(rec *recorder, d *draft, c condition) error {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -33,6 +34,15 @@ func (x *exchange) drain(patience time.Duration) {
 		return
 	}
 	_ = x.control.SetReadDeadline(time.Time{})
+}
+
+// drainRefused drains for a write that was refused, or cut off: then its upload may have stalled long ago.
+func (x *exchange) drainRefused(ctx context.Context) {
+	if ctx.Err() != nil {
+		x.drain(drainInterrupted)
+		return
+	}
+	x.drain(drainTime)
 }
 
 // unsent says that the client waits for 100 Continue before it sends its body: to read would ask for it. aws-sdk-go-v2 sends the

@@ -18,58 +18,100 @@ type guarantees struct {
 	known map[string]*guarantee // by backend; guarded by mu
 }
 
-// A guarantee is one store's. Those who come while it is asked wait for it.
+// A guarantee is one store's. All of it is guarded by the lock of guarantees.
 type guarantee struct {
-	turn    chan struct{} // holds one token; who has it may ask, and touch what is below
-	done    bool
-	found   Findings
+	found   *Findings           // nil until it was asked
 	skipped map[string]Findings // by bucket: where the store could not be asked says nothing of other buckets
+	asking  *asking             // under way; nil if none is
 }
 
-func (g *guarantees) of(backend string) *guarantee {
+// An asking is one probe. Those who come while it is under way share what it ends with.
+type asking struct {
+	bucket string
+	done   chan struct{} // closed when found and err are set
+	found  Findings
+	err    error
+}
+
+// begin says what is known of a backend, whom to wait for, or, with neither, that the caller is to ask.
+func (g *guarantees) begin(backend, bucket string) (found *Findings, wait, mine *asking) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.known == nil {
-		g.known = make(map[string]*guarantee)
+	known := g.known[backend]
+	if known == nil {
+		known = &guarantee{skipped: make(map[string]Findings)}
+		if g.known == nil {
+			g.known = make(map[string]*guarantee)
+		}
+		g.known[backend] = known
 	}
-	if g.known[backend] == nil {
-		g.known[backend] = &guarantee{turn: make(chan struct{}, 1), skipped: make(map[string]Findings)}
-		g.known[backend].turn <- struct{}{}
+	if f, ok := known.skipped[bucket]; ok && known.found == nil {
+		return &f, nil, nil
 	}
-	return g.known[backend]
+	if known.found != nil || known.asking != nil {
+		return known.found, known.asking, nil
+	}
+	known.asking = &asking{bucket: bucket, done: make(chan struct{})}
+	return nil, nil, known.asking
 }
 
-// findings asks the store what it does with writes, unless it has been asked. An error is no answer: the next write asks again.
+// end tells all who wait. An error is remembered for nobody else: the next write asks again.
+func (g *guarantees) end(backend string, a *asking) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.known[backend]
+	known.asking = nil
+	switch {
+	case a.err != nil:
+	case a.found.Skipped != "":
+		known.skipped[a.bucket] = a.found
+	default:
+		known.found = &a.found
+	}
+	close(a.done)
+}
+
+// findings are what the store was found to do with writes. It is asked if it has not been.
 func (x *exchange) findings() (Findings, error) {
 	b := x.backend()
 	if !b.remote() {
 		return Findings{}, nil
 	}
-	g := x.h.guarantees.of(x.target.Backend)
-	<-g.turn
-	defer func() { g.turn <- struct{}{} }()
-	if g.done {
-		return g.found, nil
+	for {
+		found, wait, mine := x.h.guarantees.begin(x.target.Backend, x.op.bucket)
+		switch {
+		case found != nil:
+			return *found, nil
+		case mine != nil:
+			x.ask(b, mine)
+			return mine.found, mine.err
+		}
+		select {
+		case <-wait.done:
+			if wait.bucket == x.op.bucket {
+				return wait.found, wait.err
+			}
+		case <-x.r.Context().Done():
+			return Findings{}, errNotProbed // its client is gone
+		}
 	}
-	if found, ok := g.skipped[x.op.bucket]; ok {
-		return found, nil
-	}
-	found, err := b.Probe(x.detached(), x.op.bucket)
+}
+
+// ask asks the store.
+func (x *exchange) ask(b Backend, a *asking) {
+	defer x.h.guarantees.end(x.target.Backend, a)
+	a.err = errNotProbed // if it panics
+	found, err := b.Probe(x.detached(), a.bucket)
 	var refused *StoreRefusal
-	if errors.As(err, &refused) {
-		return Findings{}, &s3Error{refused.Status, refused.Code, "the store takes no writes to bucket " + x.op.bucket}
+	switch {
+	case errors.As(err, &refused):
+		a.err = &s3Error{refused.Status, refused.Code, "the store takes no writes to bucket " + a.bucket}
+	case err != nil:
+		x.h.Log.Error("a store could not be asked what it does with writes", "backend", x.target.Backend, "bucket", a.bucket, "cause", err)
+	default:
+		a.found, a.err = found, nil
+		x.tellGuarantee(b, found)
 	}
-	if err != nil {
-		x.h.Log.Error("a store could not be asked what it does with writes", "backend", x.target.Backend, "bucket", x.op.bucket, "cause", err)
-		return Findings{}, errNotProbed
-	}
-	if found.Skipped != "" {
-		g.skipped[x.op.bucket] = found
-	} else {
-		g.done, g.found = true, found
-	}
-	x.tellGuarantee(b, found)
-	return found, nil
 }
 
 // tellGuarantee says which guarantee the writes to a backend have from now on.
@@ -112,16 +154,34 @@ func (x *exchange) allows(found Findings, operation, key string, t rules.Target)
 		return nil
 	}
 	if spelling := mergedSpelling(key, found.Merges); spelling != "" {
-		return badRequest(invalidArgument, "this store takes keys with %s for other keys, which have fences of their own: write to the key under its plain name", spelling)
+		return mergedName(spelling)
 	}
 	judges := slices.Contains(conditionable, operation) || operation == deleteObjects
+	unsaid := found.Skipped != "" && b.Conditional == ConditionalAuto
+	if t.WriteOnce && slices.Contains(creating, operation) && !unsaid && !found.honours(operation) && (found.Skipped == "" || b.Conditional == ConditionalOff) {
+		return &ruleError{conditionsIgnored, "its rule says write_once, and this store overwrites on " + operation + " whatever the condition: it cannot be kept here"}
+	}
 	switch {
 	case !judges, !t.Fenced, t.Unconditional:
 		return nil
-	case found.Skipped != "" && b.Conditional == ConditionalAuto:
+	case unsaid:
 		return &ruleError{conditionsUnknown, "whether this store judges conditions was not found out (" + found.Skipped + "): say `conditional: on` or `conditional: off` for backend " + t.Backend}
 	case b.Conditional == ConditionalOn && !b.conditional(found, operation):
 		return &ruleError{conditionsIgnored, "this store carries out " + operation + " without regard to its condition, and backend " + t.Backend + " is configured with `conditional: on`"}
+	}
+	return nil
+}
+
+func mergedName(spelling string) error {
+	return badRequest(invalidArgument, "this store takes keys with %s for other keys, which have fences of their own: use the key's plain name", spelling)
+}
+
+// merges are the spellings that a store takes for one, as far as it was asked.
+func (g *guarantees) merges(backend string) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if known := g.known[backend]; known != nil && known.found != nil {
+		return known.found.Merges
 	}
 	return nil
 }

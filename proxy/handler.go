@@ -169,6 +169,9 @@ func (x *exchange) find() error {
 	if err := x.authenticate(); err != nil {
 		return err // who may not come in is told nothing else
 	}
+	if err := checkConnection(x.r.Header); err != nil {
+		return err
+	}
 	if badOperation == nil {
 		badOperation = x.findTarget()
 	}
@@ -182,7 +185,7 @@ func (x *exchange) find() error {
 // come in, and signatures are not looked at.
 func (x *exchange) authenticate() error {
 	if x.h.Signatures == nil {
-		return refuseBrowser(x.r)
+		return refuseBrowser(x.r, x.who.token > 0)
 	}
 	id, err := x.h.Signatures.Verify(x.r)
 	x.accessKey = id.AccessKey

@@ -155,13 +155,23 @@ func (x *exchange) heed(text string) error {
 	if s.Token <= x.who.token {
 		return nil
 	}
-	if now, err := x.h.Fence.Highest(x.detached(), x.target.Resource); err != nil || s.Generation < now.Generation {
-		return err // it is from before a reset, which has taken the token down
+	now, err := x.h.Fence.Highest(x.detached(), x.target.Resource)
+	switch {
+	case err != nil:
+		return err
+	case s.Generation < now.Generation:
+		return nil // it is from before a reset, which has taken the token down
+	case s.Token <= now.Token: // the newer holder came while this write was on its way
+		return &tokens.StaleError{Resource: x.target.Resource, Token: x.who.token, Highest: now.Token, Holder: now.Holder}
 	}
-	// The registry has lost a token that it has known before, or knows it only since a moment. This write's is stale, as the store itself shows.
+	// The registry has lost a token that it has known before. This write's is stale, as the store itself shows.
 	c := x.claim()
-	c.Token, c.Holder, c.AccessKey, c.MaxAdvance = s.Token, "", "", 0
-	now, err := x.h.Fence.Announce(x.detached(), c)
+	c.Token, c.Holder, c.AccessKey = s.Token, "", ""
+	now, err = x.h.Fence.Announce(x.detached(), c)
+	if errors.As(err, new(*tokens.TooFarError)) {
+		return &ruleError{tokenTooFar, fmt.Sprintf("the object is stamped with token %d, which is beyond max_advance, and so nobody writes to it: if the registry has lost tokens, raise it with "+
+			"`fenceproxy fences raise`; if the stamp came with a copy, remove the object past the proxy", s.Token)}
+	}
 	if err == nil {
 		x.h.Log.Warn("an object has a higher token than the registry: the mark was raised", "resource", x.target.Resource, "object", x.name(), "token", int64(s.Token))
 	} else if !errors.As(err, new(*tokens.StaleError)) && !errors.As(err, new(*tokens.ConflictError)) {

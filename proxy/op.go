@@ -124,6 +124,15 @@ var plain = map[level]sub{
 // that we would fence one operation and it would carry out another.
 var writeParameters = map[string]string{"x-id": "", "partNumber": "uploadId", "select-type": "select", "lease": "fence"}
 
+// valued are the parameters without whose value a write is another operation.
+var valued = map[string]bool{"uploadId": true, "partNumber": true, "versionId": true}
+
+// withoutVersion are the writes that are about no version ("This operation does not accept a version-id").
+var withoutVersion = map[string]bool{
+	"PutObject": true, "CopyObject": true, "CreateMultipartUpload": true, "UploadPart": true, "UploadPartCopy": true,
+	"CompleteMultipartUpload": true, "AbortMultipartUpload": true,
+}
+
 // mayStand says whether a query parameter that is no sub-resource may stand in a write.
 func mayStand(name string, l level, query url.Values) bool {
 	switch {
@@ -162,6 +171,9 @@ func parseOperation(r *http.Request, path string) (op operation, err error) {
 		return op, err
 	}
 	op.name = operationName(r, op.level, subs, query)
+	if withoutVersion[op.name] && query.Has("versionId") {
+		return op, badRequest(invalidArgument, "%s does not accept a versionId", op.name)
+	}
 	op.prefix, op.upload = query.Get("prefix"), query.Get("uploadId")
 	if op.way, err = op.chooseWay(r.Method, query); err != nil {
 		return op, err
@@ -213,7 +225,11 @@ func splitPath(path string) (operation, error) {
 // subResources returns the sub-resources that a query names. Of a write it refuses what it does not know.
 func subResources(method string, l level, query url.Values) (subs []string, err error) {
 	known := map[level]map[string]sub{bucket: bucketSubs, object: objectSubs}[l]
-	for name := range query {
+	for name, values := range query {
+		if !isRead(method) && (len(values) > 1 || values[0] == "" && valued[name]) {
+			// A store could take the other one of two, or none for another operation.
+			return nil, badRequest(invalidArgument, "the query parameter %q of a write stands once, with a value", name)
+		}
 		if _, ok := known[name]; ok {
 			subs = append(subs, name)
 			continue

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
@@ -45,7 +46,7 @@ func (x *exchange) through(pass func(*tokens.Write) passage) (*recorder, error) 
 			return rec, err
 		}
 		if d.tries++; d.tries == maxTries || d.content == nil && x.streams() {
-			return nil, errLostRace
+			return nil, x.lostRace()
 		}
 	}
 }
@@ -162,7 +163,7 @@ func (g *gated) admit() error {
 func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder, error) {
 	c, err := x.prepare(ctx, d)
 	if err != nil {
-		x.drain(drainInterrupted)
+		x.drainRefused(ctx)
 		return nil, err
 	}
 	if c.seen.absent() && x.op.name == "DeleteObject" && x.nothingToDelete(c.seen) {
@@ -176,6 +177,9 @@ func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder,
 		if err := x.settle(s, p); err != nil {
 			return s.rec, err
 		}
+	}
+	if x.existsByRule() && (s.rec.status == http.StatusPreconditionFailed || s.rec.code() == preconditionFailed) {
+		return s.rec, &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
 	}
 	return s.rec, x.checkRace(s.rec, d, c)
 }
@@ -263,7 +267,7 @@ func (x *exchange) deliver(ctx context.Context, d *draft, c condition, p passage
 		err = context.Cause(ctx) // the backend gave up because its context was cancelled, and not for a reason of its own
 	}
 	if err != nil {
-		x.drain(drainInterrupted)
+		x.drainRefused(ctx)
 		return s, err
 	}
 	return s, x.answeredEarly(s.rec)
@@ -283,8 +287,11 @@ func (x *exchange) stream(ctx context.Context, rec *recorder, out *http.Request,
 // runBackend makes a panic in a backend an answer that never came.
 func (x *exchange) runBackend(rec *recorder, out *http.Request) {
 	defer func() {
-		if p := recover(); p != nil {
+		p := recover()
+		if p != nil {
 			rec.status = 0
+		}
+		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // which is how net/http compares it: the backend has logged why it breaks off
 			x.h.Log.Error("panic in a backend", "panic", p, "request", x.id, "stack", string(debug.Stack()))
 		}
 	}()
@@ -332,19 +339,19 @@ func (rec *recorder) outcome() outcome {
 	if rec.status != http.StatusOK || !rec.isError() {
 		return outcomeOf(rec.status)
 	}
-	if undetermined(rec.code()) {
-		return unknown
+	if definite[rec.code()] {
+		return failed
 	}
-	return failed
+	return unknown
 }
 
-// undetermined are the codes of an error inside a success that leave open what became of the write.
-func undetermined(code string) bool {
-	switch code {
-	case internalError, slowDown, serviceUnavailable, "":
-		return true
-	}
-	return false
+// definite are the codes of an error inside a success that say that nothing was written, and never will be: those that S3 has with a status of
+// 4xx ("Error responses"). Stores have many of their own for the rest.
+var definite = map[string]bool{
+	preconditionFailed: true, "ConditionalRequestConflict": true, "OperationAborted": true, noSuchKey: true, "NoSuchUpload": true, noSuchBucket: true,
+	"NoSuchVersion": true, "InvalidPart": true, "InvalidPartOrder": true, "EntityTooSmall": true, "EntityTooLarge": true, accessDenied: true,
+	"InvalidRequest": true, invalidArgument: true, "MalformedXML": true, "InvalidObjectState": true, "MethodNotAllowed": true, notImplementedCode: true,
+	"BadDigest": true, "InvalidDigest": true, "KeyTooLongError": true, "ObjectLocked": true,
 }
 
 // settle tells the fence what became of an admitted write.
@@ -360,15 +367,20 @@ func (x *exchange) settle(s sent, p settler) error {
 		x.prove(s.writeID, p.InDoubt())
 		return errOutcomeUnknown
 	}
-	if s.rec.status == http.StatusPreconditionFailed && x.existsByRule() {
-		return &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
-	}
 	return nil
 }
 
 // existsByRule says that it was the rule's condition and not the client's own that was not met.
 func (x *exchange) existsByRule() bool {
-	return x.writesOnce() && x.r.Header.Get("If-None-Match") == ""
+	if !x.writesOnce() || x.r.Header.Get("If-None-Match") != "" {
+		return false
+	}
+	for name := range x.r.Header {
+		if strings.HasPrefix(name, headerCopySource+"-If-") { // of the source
+			return false
+		}
+	}
+	return true
 }
 
 // tell tells the client what the backend said.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/fenceproxy/fenceproxy/backends/file"
 	"github.com/fenceproxy/fenceproxy/backends/s3"
@@ -75,12 +76,15 @@ func openSpool(data string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("the spool of large bodies cannot be made: %w", err)
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "body-*"))
+	left, err := os.ReadDir(dir)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("the spool of large bodies: %w", err)
 	}
-	for _, name := range left {
-		if err := os.Remove(name); err != nil {
+	for _, e := range left {
+		if !strings.HasPrefix(e.Name(), "body-") {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
 			return "", fmt.Errorf("the spool of large bodies: %w", err)
 		}
 	}

@@ -20,7 +20,8 @@ import (
 
 type rebuildFlags struct {
 	serveFlags
-	buckets []string
+	buckets        []string
+	acceptFailures bool
 }
 
 func newRebuildCommand() *cobra.Command {
@@ -50,6 +51,7 @@ So fenceproxy raise --all-by N has to follow before fenceproxy serve.`,
 	addFormatFlag(cmd)
 	cmd.Flags().StringSliceVar(&f.buckets, "bucket", nil, "only these buckets, also where the store does not list them")
 	cmd.Flags().StringArrayVar(&f.adopt, "adopt", nil, "stamps of the token registry with this `ID` count, too; a registry that is new takes them all")
+	cmd.Flags().BoolVar(&f.acceptFailures, "accept-failures", false, "come to an end although objects could not be read: what their stamps say is given up")
 	cmd.Flags().BoolVar(&f.unsafeNetworkFS, "unsafe-network-fs", false, "as of serve")
 	return cmd
 }
@@ -106,7 +108,7 @@ func rebuild(cmd *cobra.Command, c *config, f rebuildFlags, format string) (err 
 	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	s := newState()
 	defer func() { err = errors.Join(err, s.close(log)) }()
-	r := &rebuilder{state: s, config: c, log: log, at: time.Now(), others: map[string]int64{}, progress: newProgress(cmd.ErrOrStderr())}
+	r := &rebuilder{state: s, config: c, log: log, acceptFailures: f.acceptFailures, at: time.Now(), others: map[string]int64{}, progress: newProgress(cmd.ErrOrStderr())}
 	if err := r.begin(ctx, f.serveFlags); err != nil {
 		return err
 	}
@@ -148,8 +150,11 @@ func (r *rebuilder) conclude(ctx context.Context, cmd *cobra.Command, total buck
 		return errors.New("the rebuild was interrupted: run it again, it goes over everything once more")
 	case r.registry.Failure() != nil:
 		return r.registry.Failure()
-	case total.Failures > 0:
-		return fmt.Errorf("%d objects or lists could not be read, so tokens may be missing: see the warnings, and run the rebuild again before the proxy is started", total.Failures)
+	case total.Failures > 0 && !r.acceptFailures:
+		return fmt.Errorf("%d objects or lists could not be read, so tokens may be missing: see the warnings, and run the rebuild again. If they can never be read, --accept-failures gives them up", total.Failures)
+	}
+	if err := r.registry.SetRepair(ctx, sqlite.RepairMargin); err != nil {
+		return err
 	}
 	cmd.PrintErrln("These tokens are lower bounds: deleted objects carry none, and uploads in parts that of their beginning. A resource without an\n" +
 		"object has no mark at all: see that none of its old holders is left. Before `fenceproxy serve`, run `fenceproxy raise --all-by N`, with N\n" +
@@ -164,10 +169,12 @@ type rebuilder struct {
 	config   *config
 	log      *slog.Logger
 	progress *progress
-	at       time.Time        // when it began
-	fresh    bool             // the registry knows nothing yet: whatever registry has left stamps, this one takes its place
-	others   map[string]int64 // stamps that do not count, by registry
-	warned   int
+	at       time.Time // when it began
+	// acceptFailures lets it end although objects could not be read.
+	acceptFailures bool
+	fresh          bool             // the registry knows nothing yet: whatever registry has left stamps, this one takes its place
+	others         map[string]int64 // stamps that do not count, by registry
+	warned         int
 }
 
 // begin opens everything. A registry that has no token yet is a new one, as after a rebuild that was killed early.
@@ -183,7 +190,18 @@ func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	if err != nil {
 		return err
 	}
-	r.fresh = len(some) == 0
+	before, err := r.registry.Repair(ctx)
+	if err != nil {
+		return err
+	}
+	r.fresh = len(some) == 0 || before == sqlite.RepairNew
+	under := sqlite.RepairKnown
+	if r.fresh {
+		under = sqlite.RepairNew
+	}
+	if err := r.registry.SetRepair(ctx, under); err != nil {
+		return err
+	}
 	f.newRegistry = r.fresh
 	if err := r.bind(f, r.log); err != nil {
 		return err
@@ -257,6 +275,9 @@ func (r *rebuilder) page(ctx context.Context, w *walker, n *bucketCount, keys []
 		switch {
 		case ctx.Err() != nil:
 			return // not looked at
+		case errors.Is(err, errUnreadable):
+			n.NoStamp++
+			r.warn("an object has no stamp that could be read", "bucket", n.Bucket, "key", key, "cause", err)
 		case err != nil:
 			n.Failures++
 			r.warn("an object could not be read", "bucket", n.Bucket, "key", key, "cause", err)
@@ -289,11 +310,22 @@ func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text st
 	case !r.counts(ctx, s.Registry):
 		n.OtherRegistry++
 		r.others[s.Registry]++
+	case r.outdated(ctx, s, resource):
+		n.Stamps++
 	default:
 		n.Stamps++
 		return sqlite.Mark{Token: s.Token, Generation: s.Generation}
 	}
 	return sqlite.Mark{}
+}
+
+// outdated says that a stamp of this very registry is from before a reset that it knows of. Generations of other registries are their own.
+func (r *rebuilder) outdated(ctx context.Context, s proxy.Stamp, resource string) bool {
+	if s.Registry != r.registry.Start().ID {
+		return false
+	}
+	now, err := r.registry.Lookup(ctx, resource)
+	return err == nil && s.Generation < now.Generation
 }
 
 // counts says whether the stamps of a registry count. A new registry takes the place of every one that has left some, and has to

@@ -32,7 +32,6 @@ type state struct {
 	fence    *tokens.Fence
 	backends map[string]proxy.Backend
 	spool    string // directory
-	replaces string // what shows that there was another registry before this new one; "" if nothing does, or it is not new
 }
 
 func newState() *state {
@@ -52,6 +51,9 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 		}
 	}()
 	if err := s.open(ctx, c, f, log, self); err != nil {
+		return nil, err
+	}
+	if err := s.refuseHalfRebuilt(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.bind(f, log); err != nil {
@@ -154,10 +156,7 @@ func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error
 	if err != nil {
 		return err
 	}
-	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry})
-	if err == nil && s.registry.Start().Created {
-		s.replaces = before
-	}
+	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != ""})
 	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
 		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
 			"Restore %s, or name the directory it is in with `data:`; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects, "+
@@ -213,6 +212,20 @@ func (s *state) bind(f serveFlags, log *slog.Logger) error {
 	return nil
 }
 
+// refuseHalfRebuilt does not start over a registry that a rebuild has not filled: what it does not know it would let in.
+func (s *state) refuseHalfRebuilt(ctx context.Context) error {
+	switch state, err := s.registry.Repair(ctx); {
+	case err != nil:
+		return err
+	case state == sqlite.RepairMargin:
+		return errors.New("the token registry was rebuilt from the stamps of objects, and its tokens are lower bounds: run `fenceproxy raise --all-by N` first, " +
+			"with N larger than the number of tokens that were handed out for any one resource since its last object was written")
+	case state != sqlite.RepairNone:
+		return errors.New("a rebuild of the token registry has not come to its end, and tokens are missing: run `fenceproxy rebuild` again, and then `fenceproxy raise --all-by N`; or restore the registry from a backup, and raise it then")
+	}
+	return nil
+}
+
 // holdForOthers has raises wait where another registry was in this one's place: what it has let through to S3 before it was lost may still take
 // effect, and this one has none of its grants.
 func (s *state) holdForOthers(ctx context.Context, log *slog.Logger) error {
@@ -223,9 +236,6 @@ func (s *state) holdForOthers(ctx context.Context, log *slog.Logger) error {
 	since, err := s.registry.LastAdopted(ctx)
 	if err != nil {
 		return err
-	}
-	if s.replaces != "" {
-		since = time.Now()
 	}
 	if wait := min(time.Until(since.Add(settle)), settle); wait > 0 {
 		log.Warn("another registry was here before: until its last writes can take effect no more, new tokens on S3 wait", "wait", wait.Round(time.Second))

@@ -43,7 +43,10 @@ func (r *reply) Write(p []byte) (int, error) {
 	return r.body.Write(p)
 }
 
-// ask sends a read, and again where the store fails to answer it. Its error says that the answer was not 200.
+// errUnreadable: the stamp of this object can never be read.
+var errUnreadable = errors.New("no stamp can be read")
+
+// ask sends a read, and again where the store fails to answer it. Its error says that the answer was not 200; the answer comes beside it.
 func (w *walker) ask(ctx context.Context, method, path string, query url.Values) (*reply, error) {
 	pause := w.pause
 	for try := 1; ; try++ {
@@ -60,7 +63,7 @@ func (w *walker) ask(ctx context.Context, method, path string, query url.Values)
 		case out.status == http.StatusOK || out.status == 0:
 			return out, nil
 		case out.status < 500 || try == tries:
-			return nil, out.failure(method)
+			return out, out.failure(method)
 		}
 		select {
 		case <-time.After(pause):
@@ -181,11 +184,22 @@ func (w *walker) stamps(ctx context.Context, bucket string, keys []string, tell 
 // stamp is what an object carries in the place of a stamp, "" if nothing.
 func (w *walker) stamp(ctx context.Context, bucket, key string) (string, error) {
 	if !utf8.ValidString(key) {
-		return "", errors.New("its key is not UTF-8, and no rule leads it anywhere")
+		return "", fmt.Errorf("%w: its key is not UTF-8, and no rule leads it anywhere", errUnreadable)
 	}
 	out, err := w.ask(ctx, http.MethodHead, "/"+bucket+"/"+key, nil)
-	if err != nil {
+	switch {
+	case out != nil && out.status == http.StatusNotFound:
+		return "", nil // it was deleted since it was listed
+	case out != nil && out.status == http.StatusBadRequest && w.answers(ctx, bucket): // else it is our credentials that have expired
+		return "", fmt.Errorf("%w: it is encrypted with a key that only its writer has (SSE-C)", errUnreadable)
+	case err != nil:
 		return "", err
 	}
 	return out.header.Get("X-Amz-Meta-Fenceproxy"), nil
+}
+
+// answers says whether the store takes our requests at all.
+func (w *walker) answers(ctx context.Context, bucket string) bool {
+	_, err := w.ask(ctx, http.MethodHead, "/"+bucket, nil)
+	return err == nil
 }

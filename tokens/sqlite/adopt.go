@@ -45,7 +45,7 @@ func (r *Registry) Adopt(ctx context.Context, id string) error {
 	return nil
 }
 
-// LastAdopted is when a registry was adopted last; the zero time if none ever was.
+// LastAdopted is when a registry was adopted last, or replaced by this one; the zero time if none ever was.
 func (r *Registry) LastAdopted(ctx context.Context) (t time.Time, err error) {
 	var ms sql.NullInt64
 	if err := r.db.Reader().QueryRowContext(ctx, "SELECT max(adopted_at) FROM adopted").Scan(&ms); err != nil || !ms.Valid {
@@ -71,7 +71,7 @@ func (r *Registry) waitHeld(ctx context.Context) error {
 }
 
 func (r *Registry) loadAdopted(tx *sqlitedb.Tx) error {
-	rows, err := tx.Query("SELECT id FROM adopted ORDER BY id")
+	rows, err := tx.Query("SELECT id FROM adopted WHERE id <> '' ORDER BY id")
 	if err != nil {
 		return err
 	}

@@ -49,13 +49,46 @@ func (r *Registry) RaiseAll(ctx context.Context, by tokens.Token) (raised int64,
 		if err != nil {
 			return err
 		}
-		raised, err = res.RowsAffected()
+		if raised, err = res.RowsAffected(); err != nil {
+			return err
+		}
+		_, err = tx.Exec("DELETE FROM repair WHERE state = ?", string(RepairMargin))
 		return err
 	})
 	if err = errors.Join(err, refusal); err != nil {
 		return 0, err
 	}
 	return raised, nil
+}
+
+// A Repair is how far a rebuild has come. While there is one, the registry knows too little for a proxy to run over it.
+type Repair string
+
+const (
+	RepairNone   Repair = ""       // there is none
+	RepairNew    Repair = "new"    // a registry that was empty is being filled
+	RepairKnown  Repair = "known"  // one that knew something is being filled up
+	RepairMargin Repair = "margin" // it has come to its end; what it knows are lower bounds, until [Registry.RaiseAll]
+)
+
+// Repair says how far a rebuild has come.
+func (r *Registry) Repair(ctx context.Context) (state Repair, err error) {
+	err = r.db.Reader().QueryRowContext(ctx, "SELECT state FROM repair").Scan((*string)(&state))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return state, err
+}
+
+// SetRepair records how far a rebuild has come.
+func (r *Registry) SetRepair(ctx context.Context, state Repair) error {
+	return r.write(ctx, func(tx *sqlitedb.Tx) error {
+		if _, err := tx.Exec("DELETE FROM repair"); err != nil || state == RepairNone {
+			return err
+		}
+		_, err := tx.Exec("INSERT INTO repair (state) VALUES (?)", string(state))
+		return err
+	})
 }
 
 // A Mark is what is known of a resource from elsewhere, as a lower bound.

@@ -70,9 +70,12 @@ CREATE TABLE mappings (
 	text     TEXT NOT NULL        -- says what leads a key to its resource
 ) STRICT;
 CREATE TABLE adopted (
-	id         TEXT PRIMARY KEY, -- of another registry, whose stamps count as our own
+	id         TEXT PRIMARY KEY, -- of another registry, whose stamps count as our own; '' is one that this one has replaced, and nobody knows its id
 	adopted_at INTEGER NOT NULL  -- ms since 1970
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE repair (
+	state TEXT NOT NULL           -- of a rebuild that has not come to its end; no row: there is none
+) STRICT;
 `},
 }
 
@@ -81,6 +84,9 @@ type Options struct {
 	// Create makes a new registry where the file is missing. Without it a missing file is an error (sqlitedb.ErrMissing): an
 	// empty registry would let every token in, the old ones too.
 	Create bool
+
+	// Replaces says that another registry was in the place of one that is created now, and is lost: see [Registry.LastAdopted].
+	Replaces bool
 }
 
 // A Registry is one run over one file. It implements [tokens.Registry].
@@ -136,7 +142,7 @@ func Open(ctx context.Context, lock *DirLock, o Options) (_ *Registry, err error
 	if r.db, r.start.Created, err = sqlitedb.Open(ctx, filepath.Join(lock.path, FileName), schema, o.Create); err != nil {
 		return nil, err
 	}
-	if err := r.begin(ctx, lock.got, o.Create); err != nil {
+	if err := r.begin(ctx, lock.got, o); err != nil {
 		return nil, fmt.Errorf("begin a run of the token registry: %w", err)
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -145,9 +151,9 @@ func Open(ctx context.Context, lock *DirLock, o Options) (_ *Registry, err error
 }
 
 // begin numbers the run and takes over what earlier ones have left.
-func (r *Registry) begin(ctx context.Context, gotLock time.Time, create bool) error {
+func (r *Registry) begin(ctx context.Context, gotLock time.Time, o Options) error {
 	return r.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		if err := r.identify(tx, gotLock, create); err != nil {
+		if err := r.identify(tx, gotLock, o); err != nil {
 			return err
 		}
 		var unclean int
@@ -174,7 +180,7 @@ func (r *Registry) begin(ctx context.Context, gotLock time.Time, create bool) er
 
 // identify finds the id, or gives one to a new file. A file without an id and without a run is one whose making was ended by a crash:
 // nothing was ever recorded in it, and it counts as missing.
-func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, create bool) error {
+func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, o Options) error {
 	err := tx.QueryRow("SELECT id FROM registry").Scan(&r.id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return err
@@ -186,11 +192,14 @@ func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, create bool) err
 	switch {
 	case runs > 0:
 		return errors.New("it is damaged: it has lost its id. Restore it from a backup")
-	case !create:
+	case !o.Create:
 		return fmt.Errorf("it was never finished, so that %w", sqlitedb.ErrMissing)
 	}
 	r.id, r.start.Created = rand.Text(), true
 	_, err = tx.Exec("INSERT INTO registry (id, created_at) VALUES (?, ?)", r.id, gotLock.UnixMilli())
+	if err == nil && o.Replaces {
+		_, err = tx.Exec("INSERT INTO adopted (id, adopted_at) VALUES ('', ?)", gotLock.UnixMilli())
+	}
 	return err
 }
 
