@@ -41,7 +41,6 @@ var unsupported = []struct {
 	{"PUT", "/bkt?object-lock", nil},
 	{"PUT", "/bkt/k?unknown", nil},
 	{"PUT", "/bkt/k?unknown=1", nil},
-	{"PUT", "/bkt/k?versionId=1", nil},
 	{"DELETE", "/bkt/k?versionId=1", nil},
 	{"DELETE", "/bkt?force", nil},
 	{"PUT", "/bkt/k?X-ID=PutObject", nil},
@@ -77,9 +76,12 @@ func TestUnsupportedWrites(t *testing.T) {
 			}
 		}
 	}
-	// Two operations in one request are not one of them.
-	for _, target := range []string{"/bkt/k?acl&tagging", "/bkt/k?fence&acl"} {
+	// Two operations in one request are not one of them, nor is one about a version that it cannot be about, or about no upload.
+	for _, target := range []string{"/bkt/k?acl&tagging", "/bkt/k?fence&acl", "/bkt/k?versionId=1", "/bkt/k?versionId=", "/bkt/k?partNumber=1&uploadId=", "/bkt/k?partNumber=1&partNumber=2&uploadId=x"} {
 		p.do(t, "PUT", target, "stale", "X-Fence-Token", "34").want(t, 400)
+	}
+	for _, target := range []string{"/bkt/k?uploadId=", "/bkt/k?uploadId=a&uploadId=b"} {
+		p.do(t, "DELETE", target, "", "X-Fence-Token", "33").want(t, 400)
 	}
 	// A body of unknown length.
 	for _, target := range []string{"/bkt/k", "/bkt/new"} {
