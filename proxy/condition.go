@@ -13,22 +13,27 @@ import (
 // A condition is what a write asks of its key, so that the store itself refuses it when it comes late (RFC 9110, 13.1.1 and 13.1.2).
 type condition struct {
 	header, value string // as it is sent; "" if the client's own does the same, or there is none
+	byRule        bool   // it is write_once's, and not of what was seen
 	seen          observation
 }
 
-// ours says that the store judges a condition that the client did not send.
-func (c condition) ours() bool { return c.header != "" }
+// ours says that the store judges a condition of what we have seen.
+func (c condition) ours() bool { return c.header != "" && !c.byRule }
 
 // neverMatches is no object's ETag.
 const neverMatches = `"fenceproxy-absent"`
 
-// conditionFor makes the condition of a write from what its key had before the gate. A client's own condition names one state of the key, as
-// ours does, and is kept; but for If-Match: *, which any object meets.
-func (x *exchange) conditionFor(seen observation) condition {
+// conditionFor is the one place where a write's condition is made, from what its key had before the gate; judged says that the store honours
+// ours. A client's own condition names one state of the key, as ours does, and is kept; but for If-Match: *, which any object meets.
+func (x *exchange) conditionFor(seen observation, judged bool) condition {
 	c := condition{seen: seen}
-	match := strings.TrimSpace(x.r.Header.Get("If-Match"))
+	match, none := strings.TrimSpace(x.r.Header.Get("If-Match")), strings.TrimSpace(x.r.Header.Get("If-None-Match"))
 	switch {
-	case match != "" && match != "*" || x.r.Header.Get("If-None-Match") != "":
+	case x.target.WriteOnce && slices.Contains(creating, x.op.name):
+		if none != "*" {
+			c.header, c.value, c.byRule = "If-None-Match", "*", true
+		}
+	case !judged, none != "", match != "" && match != "*":
 	case !seen.known, match == "*" && seen.hidden:
 	case !seen.absent():
 		c.header, c.value = "If-Match", seen.etag
@@ -42,10 +47,23 @@ func (x *exchange) conditionFor(seen observation) condition {
 
 // put puts the condition on the request.
 func (c condition) put(out *http.Request) {
-	if c.ours() {
+	if c.header != "" {
 		out.Header.Del("If-Match")
 		out.Header.Set(c.header, c.value)
 	}
+}
+
+// existsByRule says that the store did not carry a write out because of write_once.
+func (x *exchange) existsByRule(rec *recorder, c condition) bool {
+	if !c.byRule || rec.status != http.StatusPreconditionFailed && rec.code() != preconditionFailed {
+		return false
+	}
+	for name := range x.r.Header {
+		if strings.HasPrefix(name, headerCopySource+"-If-") { // it may be that of the source
+			return false
+		}
+	}
+	return true
 }
 
 // errLostRace: the key has changed between the observation and the write. Nothing was written; a higher token refuses the next try, and after an
@@ -83,7 +101,7 @@ func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
 	code := rec.code()
 	switch {
 	case rec.conflict():
-		return c.ours() || x.existsByRule(), nil
+		return c.header != "", nil
 	case !c.ours(), c.value == neverMatches:
 		return false, nil
 	case code == preconditionFailed, rec.status == http.StatusPreconditionFailed:

@@ -203,6 +203,30 @@ func TestAStreamIsSentOnce(t *testing.T) {
 	})
 }
 
+// TestAStreamThatLostToANewerHolder: it cannot be sent again, and it need not be: its token is stale, and its client is told so at once.
+func TestAStreamThatLostToANewerHolder(t *testing.T) {
+	t.Parallel()
+	before(t, func(c *Config, _ *Backend) { c.Memory = 0 }, func(r *remote) {
+		r.put("a", "what is there")
+		r.interfere("PutObject", func(c *call) {
+			_, _ = io.Copy(io.Discard, c.Body) // past the gate
+			r.put("a", "quicker")
+			r.want(503, "WaitingForOlderWrite", "PUT", "/b/a?fence", "", "X-Fence-Token: 35")
+			c.answer(412, "<Error><Code>PreconditionFailed</Code></Error>")
+		})
+		w := r.want(412, "StaleToken", "PUT", "/b/a", "content", "X-Fence-Token: 34")
+		if highest := w.Header().Get("X-Fence-Highest"); highest != "35" {
+			t.Errorf("it is told that the highest is %s", highest)
+		}
+		if records := r.records("refusal"); len(records) != 1 || records[0].Token != 34 || records[0].Highest != 35 {
+			t.Errorf("%+v", records)
+		}
+		r.takeOne("PutObject")
+		r.has("a", "quicker")
+		r.settled()
+	})
+}
+
 // TestCompleteAfterAnotherWrite: S3 says 409 to each conditional Complete whose key has changed since its upload began, for ever. The
 // second one is sent without a condition.
 func TestCompleteAfterAnotherWrite(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
@@ -178,7 +177,7 @@ func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder,
 			return s.rec, err
 		}
 	}
-	if x.existsByRule() && (s.rec.status == http.StatusPreconditionFailed || s.rec.code() == preconditionFailed) {
+	if x.existsByRule(s.rec, c) {
 		return s.rec, &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
 	}
 	return s.rec, x.checkRace(s.rec, d, c)
@@ -209,15 +208,12 @@ func (x *exchange) prepare(ctx context.Context, d *draft) (c condition, err erro
 // observed makes the write's condition. It comes before the gate: a condition that is made later would hold for a late write, too.
 func (x *exchange) observed(ctx context.Context, d *draft) (condition, error) {
 	b := x.backend()
+	judged := x.target.Fenced && x.conditionable() && b.conditional(d.found, x.op.name) && !x.target.Unconditional
 	switch {
-	case !x.target.Fenced, !x.conditionable():
-		return condition{}, nil
+	case !x.target.Fenced, !x.conditionable(), b.remote() && !judged && !b.Stamp:
+		return x.conditionFor(observation{}, false), nil
 	case !b.remote():
-		return condition{}, x.checkStamp(ctx)
-	}
-	judged := b.conditional(d.found, x.op.name) && !x.target.Unconditional
-	if !judged && !b.Stamp {
-		return condition{}, nil
+		return x.conditionFor(observation{}, false), x.checkStamp(ctx)
 	}
 	seen, err := x.observe(ctx, d.tries > 0)
 	if err != nil {
@@ -226,10 +222,7 @@ func (x *exchange) observed(ctx context.Context, d *draft) (condition, error) {
 	if seen.hidden && (d.tries > 0 || d.content == nil) {
 		d.blind = true // the object may be there, after all, and this is the last try
 	}
-	if !judged || d.blind || x.writesOnce() {
-		return condition{seen: seen}, nil
-	}
-	return x.conditionFor(seen), nil
+	return x.conditionFor(seen, judged && !d.blind), nil
 }
 
 // conditionable says whether S3 judges conditions on the request: not on one version of many.
@@ -249,9 +242,6 @@ func (x *exchange) deliver(ctx context.Context, d *draft, c condition, p passage
 	out := x.toBackend().WithContext(ctx)
 	s.writeID = x.stamp(out.Header)
 	c.put(out)
-	if x.writesOnce() {
-		out.Header.Set("If-None-Match", "*")
-	}
 	s.rec = newRecorder(x.w.Header())
 	var body delivery
 	if d.content != nil {
@@ -296,11 +286,6 @@ func (x *exchange) runBackend(rec *recorder, out *http.Request) {
 		}
 	}()
 	x.backend().ServeHTTP(rec, out)
-}
-
-// writesOnce says that the rule has the store itself refuse to overwrite.
-func (x *exchange) writesOnce() bool {
-	return x.target.WriteOnce && slices.Contains(creating, x.op.name)
 }
 
 // answeredEarly is a backend that did not want the body: a bucket that is missing, a key that it cannot hold.
@@ -368,19 +353,6 @@ func (x *exchange) settle(s sent, p settler) error {
 		return errOutcomeUnknown
 	}
 	return nil
-}
-
-// existsByRule says that it was the rule's condition and not the client's own that was not met.
-func (x *exchange) existsByRule() bool {
-	if !x.writesOnce() || x.r.Header.Get("If-None-Match") != "" {
-		return false
-	}
-	for name := range x.r.Header {
-		if strings.HasPrefix(name, headerCopySource+"-If-") { // of the source
-			return false
-		}
-	}
-	return true
 }
 
 // tell tells the client what the backend said.

@@ -34,10 +34,10 @@ func TestWriteOnceNeedsAStoreThatJudges(t *testing.T) {
 			t.Parallel()
 			for _, name := range creating {
 				before(t, probing(c.conditional, c.found), func(r *remote) {
+					r.put("a", "what is there")
 					write := r.prepare(name, "a")
 					r.take("CreateMultipartUpload")
 					r.take("UploadPart")
-					r.put("a", "what is there")
 					r.fault(name, misbehave.Fault{IgnoreConditions: c.error != ""})
 					w := write.send("X-Fence-Token: 34")
 					if c.error == "" {

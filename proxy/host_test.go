@@ -1,0 +1,18 @@
+package proxy
+
+import "testing"
+
+// TestHostOfAProxyWithoutKeys: HTTP/1.0 may come without a Host, as health checks do; browsers always send one, and by another name than this
+// machine's they may have been led here.
+func TestHostOfAProxyWithoutKeys(t *testing.T) {
+	t.Parallel()
+	before(t, nil, func(r *remote) {
+		for host, status := range map[string]int{"": 404, "localhost:9000": 404, "127.0.0.1": 404, "[::1]:9000": 404, "evil.example": 403, "evil.example:9000": 403} {
+			in := r.request("GET", "/b/a", nil, 0)
+			in.Host = host
+			if w := r.serve(in); w.Code != status {
+				t.Errorf("%q: %d %s, want %d", host, w.Code, w.Body, status)
+			}
+		}
+	})
+}
