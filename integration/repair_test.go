@@ -104,6 +104,7 @@ func lostAndRebuilt(t *testing.T, p *proxy, bucket string) {
 	if got = p.rebuild(t, bucket); got.Raised != 0 || got.Stamps != 4 {
 		t.Errorf("the second time: %+v", got)
 	}
+	says(t, p.refused(t), "lower bounds", "fenceproxy raise --all-by N")
 	stdout, stderr := p.repair(t, "raise", "--all-by", "100")
 	if !strings.Contains(stdout, "2 resources were raised by 100") || !strings.Contains(stderr, "Next: ") {
 		t.Errorf("raise says %q %q", stdout, stderr)
@@ -159,12 +160,14 @@ func TestARebuildThatIsKilled(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}
+	p.refused(t) // whatever it has left: it has missed tokens
 	if got := p.rebuild(t, "bkt"); got.Objects != objects || got.Stamps != objects || got.Failures != 0 {
 		t.Errorf("%+v", got)
 	}
+	p.repair(t, "raise", "--all-by", "100")
 	p.start(t)
 	for i := range objects {
-		p.marked(t, fmt.Sprintf("/bkt/k%03d", i), int64(i+1))
+		p.marked(t, fmt.Sprintf("/bkt/k%03d", i), int64(i+101))
 	}
 }
 

@@ -44,6 +44,7 @@ type Findings struct {
 	Unhashed   bool     // it does not look at the SHA-256 either
 	Merges     []string // which spellings of a key it takes for one: "slashes", "dots", "case"
 	Skipped    string   // why it was not asked; "" if it was
+	Blind      bool     // it could not be asked in this bucket, and perhaps in another one
 	Detail     []string // one sentence for each question
 }
 

@@ -66,6 +66,8 @@ func (x *exchange) existsByRule(rec *recorder, c condition) bool {
 	return true
 }
 
+var errObjectExists = &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
+
 // errLostRace: the key has changed between the observation and the write. Nothing was written; a higher token refuses the next try, and after an
 // equal one it goes on from what is there now.
 var errLostRace = errors.New("other writes to this key were quicker each time")
@@ -84,6 +86,16 @@ func (x *exchange) checkRace(rec *recorder, d *draft, c condition) error {
 	lost, err := x.unmet(rec, c)
 	if err != nil || !lost {
 		return err
+	}
+	if c.byRule {
+		// S3 says so of every write to the key since an upload's Create, for ever: is the object there?
+		now, _, err := x.glance(x.detached())
+		if err == nil && now.etag != "" {
+			err = errObjectExists
+		}
+		if err != nil {
+			return err
+		}
 	}
 	x.h.etags.forget(x.name())
 	x.h.metrics.lostRaces.Inc()

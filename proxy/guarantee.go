@@ -63,7 +63,7 @@ func (g *guarantees) end(backend string, a *asking) {
 	known.asking = nil
 	switch {
 	case a.err != nil:
-	case a.found.Skipped != "":
+	case a.found.Skipped != "", a.found.Blind:
 		known.skipped[a.bucket] = a.found
 	default:
 		known.found = &a.found

@@ -91,7 +91,9 @@ func (x *exchange) glance(ctx context.Context) (seen observation, stamp string, 
 		return observation{known: true}, "", nil
 	case http.StatusForbidden: // which is what S3 says of a missing object to those who may not list
 		return observation{known: true, hidden: true}, "", nil
-	case http.StatusBadRequest: // there, and encrypted with a key that the writer has not sent
+	}
+	if rec.status >= 300 && rec.status < 500 || rec.status == http.StatusNotImplemented {
+		// It is there, and encrypted with a key that the writer has not sent (400); or the store says what is wrong when it gets the write.
 		return observation{}, "", nil
 	}
 	return observation{}, "", &s3Error{
@@ -100,21 +102,14 @@ func (x *exchange) glance(ctx context.Context) (seen observation, stamp string, 
 	}
 }
 
-// checkStamp asks a store in this process for the stamp of the key, if the write is the first with its token: should the registry have been
-// restored from an older copy, the object knows of a higher one.
+// checkStamp asks a store in this process for the stamp of the key: should the registry have been restored from an older copy, the object may
+// know of a higher token.
 func (x *exchange) checkStamp(ctx context.Context) error {
 	if !x.backend().Stamp {
 		return nil
 	}
-	now, err := x.h.Fence.Highest(x.detached(), x.target.Resource)
-	if err != nil || now.Token > 0 && x.who.token <= now.Token {
-		return err
-	}
-	_, stamp, err := x.glance(ctx)
-	if err != nil {
-		return nil // the store says what is wrong when it gets the write
-	}
-	return x.heed(stamp)
+	_, err := x.look(ctx)
+	return err
 }
 
 // observing are the headers of a write without which the store may not show the object that it is about to replace.

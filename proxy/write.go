@@ -178,7 +178,7 @@ func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder,
 		}
 	}
 	if x.existsByRule(s.rec, c) {
-		return s.rec, &ruleError{objectExists, "the object exists, and its rule says write_once: it is never overwritten"}
+		return s.rec, errObjectExists
 	}
 	return s.rec, x.checkRace(s.rec, d, c)
 }

@@ -194,19 +194,23 @@ func (s *Store) lookForSides() error {
 
 func always() error { return nil }
 
-// refuseMerging makes a file and looks for it under other spellings: another case, another Unicode normal form, a dot more.
-func (s *Store) refuseMerging() error {
+// refuseMerging makes a file and looks for it under other spellings: another case, another Unicode normal form, a dot more. A name that the
+// file system cannot have at all is no other spelling. If we crash with the file there, the next start removes it with the temporary ones.
+func (s *Store) refuseMerging() (err error) {
 	const made = "Spelling-\u00e9"
-	fd, err := unix.Openat(s.tempFD, made, openNew, 0o600)
+	fd, err := s.sys.openat(s.tempFD, made, openNew, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("making a file to see which spellings of its name lead to it: %w", err)
 	}
 	_ = unix.Close(fd)
-	defer func() { _ = unix.Unlinkat(s.tempFD, made, 0) }()
+	defer func() { err = errors.Join(err, s.sys.unlinkat(s.tempFD, made, 0)) }()
 	for _, other := range []string{"spelling-\u00e9", "Spelling-e\u0301", made + ".", made + " "} {
 		var st unix.Stat_t
-		if err := s.sys.fstatat(s.tempFD, other, &st); err == nil {
-			return fmt.Errorf("%w (%q and %q): one object would have two keys, and two fences", ErrMergesNames, made, other)
+		switch err := s.sys.fstatat(s.tempFD, other, &st); {
+		case err == nil:
+			return fmt.Errorf("%w (%q and %q): one object would have two keys, and two fences; use a directory that keeps them apart", ErrMergesNames, made, other)
+		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EILSEQ):
+			return fmt.Errorf("looking whether %q is another name of %q: %w", other, made, err)
 		}
 	}
 	return nil

@@ -199,7 +199,7 @@ func TestTorn(t *testing.T) {
 	eachMode(t, func(t *testing.T, m mode) {
 		f := newMemory(t, stuck)
 		s := f.open()
-		s.found.Store(&Findings{Torn: true})
+		s.found.Store(&Findings{Torn: true, Unhashed: true})
 		if w := m.put(t.Context(), s, make([]byte, 60_000), passes); w.Code != 504 && w.Code != 502 {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}

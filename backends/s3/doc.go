@@ -56,8 +56,9 @@
 // changed.
 //
 // For S3 such a body is UNSIGNED-PAYLOAD. What covers it is a checksum in a signed header, which the store compares before it
-// commits: the client's own (CRC32, CRC32C, CRC64NVME, SHA-1, SHA-256), for S3 takes one only, else x-amz-checksum-sha256.
-// Headers are signed, and stay headers.
+// commits: the client's own, for S3 takes one only, else x-amz-checksum-sha256. The client's has to be of a kind that the probe has
+// seen the store compare ([Findings].Checksums; it asks about CRC32, CRC32C, CRC64NVME, SHA-1 and SHA-256); with any other the request
+// is signed in the headers, with its SHA-256. Headers are signed, and stay headers.
 //
 // CompleteMultipartUpload is signed in the headers, with the SHA-256 of its document: there x-amz-checksum-* are the object's,
 // and S3 documents no other check of that body. So is UploadPart, for S3 refuses a checksum of another kind than that which the
@@ -89,8 +90,9 @@
 // contract of backends 503 is a promise, and proxies on the way say it of requests that they lost after the store had them. And
 // success before the end of the body was released is 502.
 //
-// And of a store that was seen to make torn bodies objects ([Findings].Torn), a write that broke off within its body is never
-// said to have changed nothing, unless a signed checksum covers it. Large bodies should come whole there.
+// And of a store that was seen to make torn bodies objects, a write that broke off within its body is never said to have changed
+// nothing: not one in signed chunks ([Findings].Torn), and where the SHA-256 is not compared either ([Findings].Unhashed), none but
+// those signed in the query. Large bodies should have a known SHA-256 there, or come whole.
 //
 // # Nothing is sent twice
 //

@@ -15,7 +15,16 @@ type Findings struct {
 	// header, refused when expired, and refused when the body has another checksum.
 	Query bool
 
-	Merged  []string // which spellings of a name lead to one object: "slashes" (p//q), "dots" (p/./q, p/z/../q), "case" (P/q)
-	Skipped string   // why the store was not asked (object lock retention, no permission, …), "" if it was
-	Detail  []string // one line of plain English for each question: what was asked, what the store did
+	// Checksums are the kinds, sorted and spelt as in the header behind "X-Amz-Checksum-" ("Crc32", "Sha256"), that are compared with
+	// the body of a PUT signed in the query: one with the right checksum is accepted, one with the wrong one refused. Query is not
+	// set without Sha256.
+	Checksums []string
+
+	Merged []string // which spellings of a name lead to one object: "slashes" (p//q), "dots" (p/./q, p/z/../q), "case" (P/q)
+	// Blind is set where the store could not be asked because of what the credentials may not do in the bucket: the findings are cautious, and may be
+	// other ones in another bucket.
+	Blind bool
+
+	Skipped string   // why the store was not asked (object lock retention, no permission to write), "" if it was
+	Detail  []string // one line of plain English for each question: what was asked, what the store did; or why none was asked
 }

@@ -19,7 +19,7 @@ const (
 	minExpires = 3 * time.Second    // for less, seconds are too coarse: it might be over before it is sent
 	maxExpires = 7 * 24 * time.Hour // by S3's rules
 
-	sha256Header = "X-Amz-Checksum-Sha256"
+	sha256Header = checksumPrefix + "Sha256"
 )
 
 // expiring says whether the request is signed in the query, and if so, from when on and for how long by the store's clock: half the
@@ -31,11 +31,11 @@ const (
 //     the body's. So its SHA-256 is signed in the headers
 //   - for UploadPart: S3 takes no checksum of another kind than the one that the upload was created with, and a late part changes nothing
 //   - for what changes buckets, and is not fenced by object
-//   - where the client's own checksum is of a kind that stores may not know, and so not check
+//   - where the client's own checksum is of a kind that the probe has not seen the store compare: nothing else covers the body
 //   - where the settle time is less than 6 s
 func (x *exchange) expiring() (at time.Time, expires time.Duration, ok bool) {
 	found := x.s.found.Load()
-	if found == nil || !found.Query || !x.write || x.body.streams() || !expirable(x.r) {
+	if found == nil || !found.Query || !x.write || x.body.streams() || !expirable(x.r) || !found.compares(checksumsOf(x.r.Header)) {
 		return at, 0, false
 	}
 	life := min(x.s.settle(x.r)/2, maxExpires)
@@ -49,10 +49,7 @@ func (x *exchange) expiring() (at time.Time, expires time.Duration, ok bool) {
 
 func expirable(r *http.Request) bool {
 	names := parameters(r.URL.RawQuery)
-	given, known := checksumOf(r.Header)
 	switch {
-	case given && !known:
-		return false
 	case !hasKey(r):
 		return r.Method == http.MethodPost && names["delete"]
 	case r.Method == http.MethodPut:
@@ -67,7 +64,7 @@ func expirable(r *http.Request) bool {
 // its SHA-256 travels as a checksum, which S3 compares before it commits; one checksum is all that it takes, so the client's goes
 // before.
 func (s *Store) signQuery(out *http.Request, who aws.Credentials, hash string, at time.Time, expires time.Duration) error {
-	if given, _ := checksumOf(out.Header); out.ContentLength > 0 && !given {
+	if out.ContentLength > 0 && len(checksumsOf(out.Header)) == 0 {
 		sum, err := hex.DecodeString(hash)
 		if err != nil {
 			return err
@@ -89,18 +86,4 @@ func (s *Store) signQuery(out *http.Request, who aws.Credentials, hash string, a
 	}
 	out.URL.RawQuery = u.RawQuery
 	return nil
-}
-
-// checksums are those of a body that every store knows.
-var checksums = map[string]bool{"Crc32": true, "Crc32c": true, "Crc64nvme": true, "Sha1": true, "Sha256": true}
-
-// checksumOf says whether the client sent a checksum of its body, and whether it is one that can stand for the body's hash.
-func checksumOf(h http.Header) (given, known bool) {
-	for name := range h {
-		kind, ok := strings.CutPrefix(name, "X-Amz-Checksum-")
-		if ok && kind != "Type" && kind != "Algorithm" && kind != "Mode" {
-			return true, checksums[kind]
-		}
-	}
-	return false, false
 }

@@ -23,7 +23,7 @@ import (
 // expiring opens a store in memory that is known to refuse expired signatures, and whose time is known.
 func expiring(t *testing.T, f *fake, change ...func(*Options)) *Store {
 	s := f.open(change...)
-	s.found.Store(&Findings{Query: true})
+	s.found.Store(&Findings{Query: true, Checksums: allChecksums})
 	if w := do(s, "HEAD", "/bucket/key", nil); w.Code != 200 {
 		t.Fatal(w.Code)
 	}
@@ -101,7 +101,9 @@ func TestExpiring(t *testing.T) {
 		{"PUT /bucket/a%2Bb%20c", []string{"If-None-Match", "*", "X-Amz-Meta-A", "b", "Content-Type", "text/plain", "X-Amz-Acl", "private"}, 30 * time.Second},
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Crc32", "AAAAAA==", "Content-Md5", "mgNkuembtIDdJeHwKEyFVQ=="}, 30 * time.Second},
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Sha256", "theirs"}, 30 * time.Second},
+		{"PUT /bucket/key", []string{"X-Amz-Checksum-Crc64nvme", "AAAAAAAAAAA=", "X-Amz-Checksum-Type", "FULL_OBJECT"}, 30 * time.Second},
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Xxhash64", "AAAA"}, 0},
+		{"PUT /bucket/key", []string{"X-Amz-Checksum-Crc32", "AAAAAA==", "X-Amz-Checksum-Xxhash64", "AAAA"}, 0},
 		{"PUT /bucket/key?tagging&versionId=a+b%2F", nil, 30 * time.Second},
 		{"DELETE /bucket/key?versionId=1", []string{"If-Match", `"e"`}, 30 * time.Second},
 		{"DELETE /bucket/key?uploadId=1", nil, 30 * time.Second},
@@ -145,11 +147,11 @@ func TestExpiring(t *testing.T) {
 					}
 					sums := 0
 					for name := range g.Header {
-						if strings.HasPrefix(name, "X-Amz-Checksum-") {
+						if strings.HasPrefix(name, "X-Amz-Checksum-") && name != "X-Amz-Checksum-Type" {
 							sums++
 						}
 					}
-					given, _ := checksumOf(r.Header)
+					given := len(checksumsOf(r.Header)) > 0
 					if want := given || content != ""; want != (sums == 1) || !given && want && g.Header.Get(sha256Header) != sumOf(content) {
 						t.Errorf("checksums: %s", g.head)
 					}
@@ -165,6 +167,34 @@ func TestExpiring(t *testing.T) {
 func sumOf(content string) string {
 	sum, _ := hex.DecodeString(sha256Hex([]byte(content)))
 	return base64.StdEncoding.EncodeToString(sum)
+}
+
+// TestExpiringWithTheClientsChecksum: it covers the body only if the store was seen to compare its kind.
+func TestExpiringWithTheClientsChecksum(t *testing.T) {
+	for _, kind := range allChecksums {
+		for _, proven := range allChecksums {
+			bubble(t, kind+", and "+proven+" is compared", func(t *testing.T) {
+				f := newMemory(t, dated(0))
+				s := expiring(t, f)
+				s.found.Store(&Findings{Query: true, Checksums: []string{proven}})
+				sum := checksum(kind, []byte("content"))
+				r := mode{whole: true}.request(t.Context(), "/bucket/key", []byte("content"), 7, passes, "X-Amz-Checksum-"+kind, sum)
+				w := httptest.NewRecorder()
+				if s.ServeHTTP(w, r); w.Code != 200 {
+					t.Fatal(w.Code, w.Body)
+				}
+				g := f.requests()[1]
+				if kind == proven {
+					checkPresigned(t, g)
+				} else {
+					checkSignature(t, g)
+				}
+				if got := g.Header.Get("X-Amz-Checksum-" + kind); got != sum {
+					t.Errorf("the checksum came as %q", got)
+				}
+			})
+		}
+	}
 }
 
 // TestNotExpiring: what the store is not known to do is not asked of it.
@@ -206,7 +236,7 @@ func TestExpiryByTheStoresClock(t *testing.T) {
 		var booted time.Duration
 		store := func() time.Time { return time.Unix(1e9, 0).Add(ahead + booted) }
 		s := &Store{o: Options{Settle: settle, SettleLong: settle}, clock: storeClock{boot: func() time.Duration { return booted }}}
-		s.found.Store(&Findings{Query: true})
+		s.found.Store(&Findings{Query: true, Checksums: allChecksums})
 		x := &exchange{s: s, write: true, r: httptest.NewRequest("DELETE", "/bucket/key", nil)}
 		var slowest time.Duration
 		for range rapid.IntRange(1, 5).Draw(rt, "answers") {
@@ -295,7 +325,7 @@ func TestExpiredAnswer(t *testing.T) {
 // that another body than the one that was signed, or a part of it, does not become the object.
 func TestExpiringOnVersitygw(t *testing.T) {
 	s := open(t, versitygw(t))
-	s.found.Store(&Findings{Query: true})
+	s.found.Store(&Findings{Query: true, Checksums: allChecksums})
 	bucket := "/expiring-" + strings.ToLower(rand.Text())
 	if w := do(s, "PUT", bucket, nil); w.Code != 200 {
 		t.Fatal(w.Code, w.Body)

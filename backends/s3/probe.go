@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,7 +27,8 @@ const probeWidth = 8
 // errSlow ends a probe of a store that answers, but too slowly.
 var errSlow = fmt.Errorf("the store took more than %v to answer the questions of the probe", probeTimeout)
 
-// What a question is about. Names are asked about by how they are spelt, see [Findings].Merged.
+// What a question is about. Names are asked about by how they are spelt, see [Findings].Merged; checksums by their kind, see
+// [Findings].Checksums.
 const (
 	aboutPut      = "Put"
 	aboutComplete = "Complete"
@@ -83,8 +85,12 @@ var questions = []question{
 	{aboutQuery, (*prober).queryDelete},
 	{aboutQuery, (*prober).queryBatch},
 	{aboutQuery, (*prober).queryExpired},
-	{aboutQuery, (*prober).queryWrongChecksum},
 	{aboutQuery, (*prober).queryTorn},
+	{"Crc32", comparing("Crc32")},
+	{"Crc32c", comparing("Crc32c")},
+	{"Crc64nvme", comparing("Crc64nvme")},
+	{"Sha1", comparing("Sha1")},
+	{"Sha256", comparing("Sha256")},
 	{aboutSlashes, spelling("p//q")},
 	{aboutDots, spelling("p/./q")},
 	{aboutDots, spelling("p/z/../q")},
@@ -102,7 +108,9 @@ func (u *unasked) Error() string { return "could not be asked: " + u.why }
 // answered: what became of each write is read back.
 //
 // An error says that the store could not be asked, for it was out of reach, or failed (5xx), or has no such bucket (a [*RefusedError]); nothing is
-// remembered, and a later Probe may succeed. What a store refuses by its own rules is no error but a cautious finding.
+// remembered, and a later Probe may succeed. What a store refuses by its own rules is no error but a cautious finding. So is a store
+// that does not let us read what we write, so that nothing can be seen, or not remove it: none of the questions is asked. In the second
+// case two small objects stay, at every Probe.
 //
 // A probe lasts a minute at most. It goes on for up to 20 s after ctx has ended: for the answers to what was sent, since what may
 // still take effect cannot be cleaned up, and for the clean-up. It finds no race that it does not lose.
@@ -145,11 +153,15 @@ type prober struct {
 }
 
 func (p *prober) run(ctx context.Context) (Findings, error) {
-	why, err := p.barred(ctx)
-	if err != nil {
+	harm, why, err := p.barred(ctx)
+	switch {
+	case err != nil:
 		return Findings{}, err
-	}
-	if why != "" {
+	case harm != "":
+		found := cautious(harm)
+		found.Skipped = harm
+		return found, nil
+	case why != "":
 		return cautious(why), nil
 	}
 	return p.askAll(ctx)
@@ -157,11 +169,12 @@ func (p *prober) run(ctx context.Context) (Findings, error) {
 
 // cautious are the findings of a store that was not asked. Of names nothing is known; none is refused for that.
 func cautious(why string) Findings {
-	return Findings{Torn: true, Unhashed: true, Skipped: why, Detail: []string{"The store was not asked what it does with writes: " + why + "."}}
+	return Findings{Torn: true, Blind: true, Detail: []string{"The store was not asked what it does with writes: " + why + "."}}
 }
 
 // An opinion is the answer to a question.
 type opinion struct {
+	asked  bool
 	good   bool
 	detail string
 	err    error
@@ -181,7 +194,7 @@ func (p *prober) askAll(ctx context.Context) (Findings, error) {
 			o := &opinions[i]
 			o.good, o.detail, o.err = q.ask(p, ctx, fmt.Sprintf("%s%02d", p.prefix, i))
 			var u *unasked
-			if errors.As(o.err, &u) {
+			if o.asked = !errors.As(o.err, &u); !o.asked {
 				o.good, o.detail, o.err = false, "A question "+u.Error()+".", nil
 			}
 			if o.err != nil {
@@ -206,47 +219,26 @@ func conclude(opinions []opinion) Findings {
 	}
 	f.Put, f.Complete, f.Copy = !bad[aboutPut], !bad[aboutComplete], !bad[aboutCopy]
 	f.Delete, f.Batch = !bad[aboutDelete], !bad[aboutBatch]
-	f.Torn, f.Unhashed, f.Query = bad[aboutTorn] || bad[aboutHash], bad[aboutHash], !bad[aboutQuery]
-	for _, how := range []string{aboutSlashes, aboutDots, aboutCase} {
-		if bad[how] {
-			f.Merged = append(f.Merged, how)
+	f.Torn, f.Unhashed = bad[aboutTorn] || bad[aboutHash], bad[aboutHash]
+	for _, kind := range slices.Sorted(maps.Keys(digests)) {
+		if !bad[kind] {
+			f.Checksums = append(f.Checksums, kind)
 		}
 	}
+	f.Query = !bad[aboutQuery] && slices.Contains(f.Checksums, "Sha256")
+	f.Merged = merged(opinions)
 	return f
 }
 
-// notOurs are the codes of a 403 that say nothing about what we may do: with other credentials, or a clock that is right, the answer
-// is another one.
-var notOurs = []string{
-	"SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed",
-	"RequestExpired", "AuthFailure",
-}
-
-// barred says why the store must not be asked, and writes the first object. It stays until the end, so that stores over directories
-// keep the one that the others are in.
-func (p *prober) barred(ctx context.Context) (why string, err error) {
-	lock, err := p.do(ctx, http.MethodGet, "", "object-lock", nil)
-	if err != nil {
-		return "", err
+// merged are the spellings that were seen to lead to one object. Where it could not be asked, no name is refused for that.
+func merged(opinions []opinion) (how []string) {
+	for i, o := range opinions {
+		about := questions[i].about
+		if (about == aboutSlashes || about == aboutDots || about == aboutCase) && o.asked && !o.good && !slices.Contains(how, about) {
+			how = append(how, about)
+		}
 	}
-	if lock.ok() && strings.Contains(string(lock.body), "<DefaultRetention>") {
-		return "the bucket has an object lock with default retention, which would keep what the probe writes", nil
-	}
-	first, err := p.do(ctx, http.MethodPut, p.prefix+"first", "", []byte("first"))
-	switch {
-	case err != nil:
-		return "", err
-	case first.ok() && lock.status == http.StatusForbidden && first.header.Get("X-Amz-Version-Id") != "":
-		return "the bucket keeps versions, and whether it has an object lock may not be read (s3:GetBucketObjectLockConfiguration)", nil
-	case first.ok():
-		return "", nil
-	case first.status == http.StatusForbidden && !slices.Contains(notOurs, first.code()):
-		return fmt.Sprintf("the store does not let us write to %s (%s)", p.prefix, first), nil
-	}
-	if first.status >= 400 && first.status < 500 && first.status != http.StatusForbidden {
-		return "", &RefusedError{first.status, first.code()}
-	}
-	return "", fmt.Errorf("the store answered %s to the first PUT", first)
+	return how
 }
 
 // A RefusedError says that the store takes no writes to this bucket at all: there is none of that name, for example.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 )
 
 // clean removes what the probe wrote, however that ended, and says if it could not. Nothing of the probe is under way any more. What
@@ -24,16 +23,17 @@ func (p *prober) clean(ctx context.Context) error {
 	for id, key := range uploads {
 		all = append(all, removal{key, "uploadId=" + escape(id, false)})
 	}
-	failed := p.remove(ctx, all)
+	failed := map[string]bool{}
+	p.remove(ctx, all, failed)
 	all = nil
 	for _, key := range keys {
 		all = append(all, removal{key: key})
 	}
-	failed += p.remove(ctx, all)
-	failed += p.remove(ctx, p.listed(ctx))
-	if failed > 0 {
-		return fmt.Errorf("%d objects or uploads of the probe could not be removed: remove what begins with %s from bucket %s",
-			failed, p.prefix, p.bucket)
+	p.remove(ctx, all, failed)
+	p.remove(ctx, p.listed(ctx), failed)
+	if len(failed) > 0 {
+		return fmt.Errorf("what the probe wrote to %d keys could not be removed: remove what begins with %s from bucket %s",
+			len(failed), p.prefix, p.bucket)
 	}
 	return nil
 }
@@ -44,9 +44,9 @@ const cleanWidth = 16
 // A removal is a DELETE: of an object, of one of its versions, or of an upload.
 type removal struct{ key, query string }
 
-// remove sends some removals at a time, and says how many failed. What is gone already is no failure.
-func (p *prober) remove(ctx context.Context, all []removal) int {
-	var failed atomic.Int64
+// remove sends some removals at a time, and adds the keys of those that failed. What is gone already is no failure.
+func (p *prober) remove(ctx context.Context, all []removal, failed map[string]bool) {
+	var mu sync.Mutex // guards failed
 	slots := make(chan struct{}, cleanWidth)
 	var wait sync.WaitGroup
 	for _, r := range all {
@@ -54,12 +54,13 @@ func (p *prober) remove(ctx context.Context, all []removal) int {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			if got, err := p.do(ctx, http.MethodDelete, r.key, r.query, nil); err != nil || !got.ok() && got.status != http.StatusNotFound {
-				failed.Add(1)
+				mu.Lock()
+				failed[r.key] = true
+				mu.Unlock()
 			}
 		})
 	}
 	wait.Wait()
-	return int(failed.Load())
 }
 
 // A listing is any of the three lists.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"crypto/md5"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
 	"fmt"
@@ -103,7 +102,12 @@ func (s *probeStore) serve(w http.ResponseWriter, r *http.Request) (answer strin
 	case key == "":
 		return s.bucket(w, r, q, content)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		if s.flaws["unreadable"] || s.flaws["no heads"] && r.Method == http.MethodHead {
+			return "", noAccess
+		}
 		return s.get(w, key)
+	case r.Method == http.MethodDelete && s.flaws["irremovable"]:
+		return "", noAccess
 	case r.Method == http.MethodDelete:
 		return "", s.remove(w, r, key, q)
 	case r.Method == http.MethodPost && q.Has("uploads"):
@@ -153,13 +157,16 @@ func (s *probeStore) admit(r *http.Request) error {
 	at, err := time.Parse(dateFormat, q.Get("X-Amz-Date"))
 	life, err2 := strconv.Atoi(q.Get("X-Amz-Expires"))
 	expired := time.Since(at) > time.Duration(life)*time.Second
+	if s.flaws["skew only"] {
+		expired = time.Since(at) > 15*time.Minute
+	}
 	switch {
 	case err != nil || err2 != nil || s.flaws["no query"] || s.flaws["no query "+r.Method] ||
 		s.flaws["no query copy"] && r.Header.Get(copySource) != "":
 		return noAccess
 	case expired && !s.flaws["query expiry"]:
 		return noAccess
-	case r.ContentLength > 0 && !strings.Contains(q.Get("X-Amz-SignedHeaders"), "x-amz-checksum-sha256"):
+	case r.ContentLength > 0 && !strings.Contains(q.Get("X-Amz-SignedHeaders"), "x-amz-checksum-"):
 		return &probeNo{400, "InvalidRequest"}
 	}
 	return nil
@@ -184,14 +191,25 @@ func (s *probeStore) read(r *http.Request, byQuery bool) (string, error) {
 	switch {
 	case chunked:
 		return s.unchunk(r, b, err != nil)
-	case byQuery && len(b) > 0 && !s.flaws["query checksum"] && err == nil:
-		if r.Header.Get(sha256Header) != base64.StdEncoding.EncodeToString(sum[:]) {
-			return "", &probeNo{400, "BadDigest"}
-		}
+	case byQuery && err == nil:
+		return string(b), s.compare(r.Header, b)
 	case !byQuery && !s.flaws["hash"] && err == nil && hash != hex.EncodeToString(sum[:]):
 		return "", &probeNo{400, "XAmzContentSHA256Mismatch"}
 	}
 	return string(b), nil
+}
+
+// compare compares the checksums with a body.
+func (s *probeStore) compare(h http.Header, b []byte) error {
+	for _, kind := range checksumsOf(h) {
+		switch {
+		case s.flaws[kind+" unknown"]:
+			return noIdea
+		case !s.flaws[kind+" ignored"] && h.Get(checksumPrefix+kind) != checksum(kind, b):
+			return &probeNo{400, "BadDigest"}
+		}
+	}
+	return nil
 }
 
 func (s *probeStore) unchunk(r *http.Request, b []byte, torn bool) (string, error) {

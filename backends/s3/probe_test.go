@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -105,7 +106,7 @@ func TestProbeOverTLS(t *testing.T) {
 	}
 	t.Setenv("AWS_CA_BUNDLE", bundle)
 	f := mustProbe(t, open(t, server.URL))
-	want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Torn: true, Unhashed: true, Query: true}
+	want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Torn: true, Unhashed: true, Query: true, Checksums: allChecksums}
 	if diff := cmp.Diff(want, f, cmpopts.IgnoreFields(Findings{}, "Detail")); diff != "" {
 		t.Errorf("%s\n%s", diff, strings.Join(f.Detail, "\n"))
 	}
@@ -125,6 +126,9 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 	torn := func(f *Findings) { f.Torn = true }
 	unhashed := func(f *Findings) { f.Torn, f.Unhashed = true, true }
 	query := func(f *Findings) { f.Query = false }
+	compares := func(kinds ...string) func(*Findings) { return func(f *Findings) { f.Checksums = kinds } }
+	noHash := func(f *Findings) { f.Query, f.Checksums = false, []string{"Crc32", "Crc32c", "Crc64nvme", "Sha1"} }
+	noPut := func(f *Findings) { f.Query, f.Checksums = false, nil }
 	merged := func(how string) func(*Findings) { return func(f *Findings) { f.Merged = []string{how} } }
 	said := make([]map[string]bool, len(questions)) // what each question was answered
 	for i := range said {
@@ -171,8 +175,14 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 		"hash":                    unhashed,
 		"torn query":              query,
 		"query expiry":            query,
-		"query checksum":          query,
-		"no query":                query,
+		"skew only":               query,
+		"Crc32 ignored":           compares("Crc32c", "Crc64nvme", "Sha1", "Sha256"),
+		"Crc32c ignored":          compares("Crc32", "Crc64nvme", "Sha1", "Sha256"),
+		"Crc64nvme ignored":       compares("Crc32", "Crc32c", "Sha1", "Sha256"),
+		"Sha1 ignored":            compares("Crc32", "Crc32c", "Crc64nvme", "Sha256"),
+		"Sha256 ignored":          noHash,
+		"Crc64nvme unknown":       compares("Crc32", "Crc32c", "Sha1", "Sha256"),
+		"no query":                noPut,
 		"no query DELETE":         query,
 		"no query POST":           query,
 		"no query copy":           query,
@@ -186,7 +196,7 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 			ran++
 			store := newProbeStore(flaw)
 			probing(t, store, func(t *testing.T, s *Store) {
-				want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Query: true}
+				want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Query: true, Checksums: allChecksums}
 				change(&want)
 				got := mustProbe(t, s)
 				if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Findings{}, "Detail")); diff != "" {
@@ -229,6 +239,46 @@ func TestProbeSaysWhatItSaw(t *testing.T) {
 	})
 }
 
+// A store in which nothing can be seen, or from which nothing can be removed, is not asked, and known to be such a one.
+func TestProbeForbidden(t *testing.T) {
+	for name, test := range map[string]struct {
+		flaws []string
+		why   string
+		left  int // objects that may stay
+	}{
+		"reading":                    {[]string{"unreadable"}, "does not let us read", 0},
+		"reading and listing":        {[]string{"unreadable", "no lists"}, "does not let us read", 0},
+		"HEAD":                       {[]string{"no heads"}, "does not let us read", 0},
+		"removing":                   {[]string{"irremovable"}, "does not let us remove", 2},
+		"removing, and versions":     {[]string{"irremovable", "versions"}, "does not let us remove", 2},
+		"reading and removing":       {[]string{"unreadable", "irremovable"}, "does not let us read", 1},
+		"all but writing, and lists": {[]string{"unreadable", "irremovable", "no lists"}, "does not let us read", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newProbeStore(test.flaws...)
+			probing(t, store, func(t *testing.T, s *Store) {
+				f := mustProbe(t, s)
+				want := Findings{Torn: true, Blind: true}
+				if diff := cmp.Diff(want, f, cmpopts.IgnoreFields(Findings{}, "Detail")); diff != "" {
+					t.Error(diff)
+				}
+				said := strings.Join(f.Detail, " ")
+				if !strings.Contains(said, test.why) || !strings.Contains(said, "403 AccessDenied") && name != "HEAD" {
+					t.Errorf("nobody says why: %q", f.Detail)
+				}
+				left := store.left()
+				if len(left) != test.left {
+					t.Errorf("left behind: %q, want %d", left, test.left)
+				}
+				tells := fmt.Sprintf("%d keys could not be removed: remove what begins with .fenceproxy-probe-", test.left)
+				if (test.left > 0) != strings.Contains(said, tells) {
+					t.Errorf("left behind are %d, and it says %q", test.left, f.Detail)
+				}
+			})
+		})
+	}
+}
+
 // A store that must not be asked is taken for one that honours nothing.
 func TestProbeSkips(t *testing.T) {
 	for why, flaws := range map[string][]string{
@@ -243,7 +293,7 @@ func TestProbeSkips(t *testing.T) {
 				if !strings.Contains(f.Skipped, why) || len(f.Detail) != 1 || !strings.Contains(f.Detail[0], why) {
 					t.Errorf("it was skipped for %q: %q", f.Skipped, f.Detail)
 				}
-				want := Findings{Torn: true, Unhashed: true}
+				want := Findings{Torn: true, Blind: true}
 				if diff := cmp.Diff(want, f, cmpopts.IgnoreFields(Findings{}, "Detail", "Skipped")); diff != "" {
 					t.Error(diff)
 				}
@@ -272,6 +322,8 @@ func TestProbeFails(t *testing.T) {
 		"hangs up":      {after(100, func() error { return errors.New("") }), "did not answer"},
 		"silent":        {after(100, func() error { time.Sleep(time.Hour); return noLuck }), "did not answer"},
 		"bad signature": {after(2, func() error { return &probeNo{403, "SignatureDoesNotMatch"} }), "SignatureDoesNotMatch"},
+		"old token":     {after(3, func() error { return &probeNo{403, "ExpiredToken"} }), "403 ExpiredToken"}, // of the first GET
+		"older token":   {after(6, func() error { return &probeNo{403, "ExpiredToken"} }), "403 ExpiredToken"}, // of the first DELETE
 		"slow":          {slow{newProbeStore()}, errSlow.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,6 +26,9 @@ func TestProbeOnVersitygw(t *testing.T) {
 	if !slices.Equal(f.Merged, []string{"slashes", "dots"}) {
 		t.Errorf("merged are %q", f.Merged)
 	}
+	if !slices.Equal(f.Checksums, allChecksums) {
+		t.Errorf("compared are %q", f.Checksums)
+	}
 	if s.found.Load() == nil {
 		t.Error("nothing is remembered")
 	}

@@ -178,14 +178,21 @@ func (x *exchange) incomplete() bool {
 	if src := x.body.source; src != nil && src.end.Load() != released {
 		return !x.torn()
 	}
-	return !x.answered.Load() && (x.conn == nil || !x.conn.progress().whole(x.body.length)) && !x.torn()
+	needed := x.body.length
+	if x.body.hash == signedChunks {
+		needed -= frameLength(0) + int64(len(crlf)) // some stores do without the empty chunk, and what ends the data before it
+	}
+	return !x.answered.Load() && (x.conn == nil || !x.conn.progress().whole(needed)) && !x.torn()
 }
 
-// torn says that the store may have made an object of less than the whole body: one that the probe has seen do that, and that was
-// sent a body which no signed checksum covers.
+// torn says that the store may have made an object of less than the whole body: one that the probe has seen do that, with a body in the
+// form that was sent.
 func (x *exchange) torn() bool {
 	found := x.s.found.Load()
-	return found != nil && found.Torn && !x.queried && x.body.length > 0 && x.conn != nil && x.conn.progress().head == len(emptyLine)
+	if found == nil || x.queried || x.body.length <= 0 || !found.Unhashed && (!found.Torn || x.body.hash != signedChunks) {
+		return false
+	}
+	return x.conn != nil && x.conn.progress().head == len(emptyLine)
 }
 
 // failed says what it means that there is no answer.

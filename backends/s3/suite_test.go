@@ -129,7 +129,7 @@ var forms = map[string]struct {
 }{
 	"streaming": {open: func(*Store) {}},
 	"whole":     {whole: true, open: func(*Store) {}},
-	"expiring":  {whole: true, open: func(s *Store) { s.found.Store(&Findings{Query: true}) }},
+	"expiring":  {whole: true, open: func(s *Store) { s.found.Store(&Findings{Query: true, Checksums: allChecksums}) }},
 }
 
 func TestBackend(t *testing.T) {

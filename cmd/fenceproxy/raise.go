@@ -51,6 +51,12 @@ func raiseAll(cmd *cobra.Command, c *config, by tokens.Token) (err error) {
 	if err := s.openRegistryAlone(cmd.Context(), c, log); err != nil {
 		return err
 	}
+	switch repair, err := s.registry.Repair(cmd.Context()); {
+	case err != nil:
+		return err
+	case repair == sqlite.RepairNew || repair == sqlite.RepairKnown:
+		return errors.New("a rebuild of the token registry has not come to its end, and no margin helps where tokens are missing: run `fenceproxy rebuild` first. Nothing was raised")
+	}
 	id := s.registry.Start().ID
 	raised, err := s.registry.RaiseAll(cmd.Context(), by)
 	if err != nil {

@@ -158,8 +158,8 @@ func (r *rebuilder) conclude(ctx context.Context, cmd *cobra.Command, total buck
 	}
 	cmd.PrintErrln("These tokens are lower bounds: deleted objects carry none, and uploads in parts that of their beginning. A resource without an\n" +
 		"object has no mark at all: see that none of its old holders is left. Before `fenceproxy serve`, run `fenceproxy raise --all-by N`, with N\n" +
-		"larger than the number of tokens that were handed out for any one resource since its last object was written. If the old proxy wrote\n" +
-		"to S3 and was killed, wait 10 times the backend's settle time since then.")
+		"larger than the number of tokens that were handed out for any one resource since its last object was written. New tokens on S3\n" +
+		"wait for what the old proxy may still have under way there.")
 	return nil
 }
 
@@ -180,6 +180,7 @@ type rebuilder struct {
 // begin opens everything. A registry that has no token yet is a new one, as after a rebuild that was killed early.
 func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	f.newRegistry = true
+	r.repair = sqlite.RepairNew // from its first moment on
 	if err := r.open(ctx, r.config, f, r.log, "fenceproxy rebuild"); err != nil {
 		return offline(err)
 	}
@@ -298,8 +299,8 @@ func (r *rebuilder) page(ctx context.Context, w *walker, n *bucketCount, keys []
 	return err
 }
 
-// judge is what a stamp tells of a resource; the zero Mark if it tells nothing. A token from before a reset counts as any other: that
-// the stamps of all registries number the resets alike is not sure, and a mark that is too high lets nobody in.
+// judge is what a stamp tells of a resource; the zero Mark if it tells nothing. In a registry that is being filled for the first time, a token from
+// before a reset counts as any other: that may be too high, and is never too low.
 func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text string) sqlite.Mark {
 	s, ok := proxy.ParseStamp(text)
 	switch {
@@ -319,9 +320,10 @@ func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text st
 	return sqlite.Mark{}
 }
 
-// outdated says that a stamp of this very registry is from before a reset that it knows of. Generations of other registries are their own.
+// outdated says that a stamp is from before a reset that the registry knows of. Where it is being filled for the first time, generations of other
+// registries say nothing of each other.
 func (r *rebuilder) outdated(ctx context.Context, s proxy.Stamp, resource string) bool {
-	if s.Registry != r.registry.Start().ID {
+	if r.fresh && s.Registry != r.registry.Start().ID {
 		return false
 	}
 	now, err := r.registry.Lookup(ctx, resource)

@@ -31,7 +31,8 @@ type state struct {
 	audit    *audit.Log
 	fence    *tokens.Fence
 	backends map[string]proxy.Backend
-	spool    string // directory
+	spool    string        // directory
+	repair   sqlite.Repair // of a registry that is made now
 }
 
 func newState() *state {
@@ -156,7 +157,7 @@ func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error
 	if err != nil {
 		return err
 	}
-	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != ""})
+	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != "", Repair: s.repair})
 	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
 		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
 			"Restore %s, or name the directory it is in with `data:`; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects, "+

@@ -25,6 +25,7 @@ var invariants = []sqlitedb.Invariant{
 	{Broken: "a grant of a run that there never was", Rows: `
 		SELECT 'grant ' || id || ' of ' || resource || ', run ' || run FROM grants
 		WHERE run NOT IN (SELECT run FROM runs) AND run >= coalesce((SELECT min(run) FROM runs), 0)`},
+	{Broken: "a rebuild that has not come to its end, or has no margin yet, so that serve does not start", Rows: "SELECT 'rebuild, ' || state FROM repair"},
 }
 
 // A Checked is what [Check] has found of a registry.

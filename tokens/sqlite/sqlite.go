@@ -87,6 +87,9 @@ type Options struct {
 
 	// Replaces says that another registry was in the place of one that is created now, and is lost: see [Registry.LastAdopted].
 	Replaces bool
+
+	// Repair is how far the rebuild has come that creates it: see [Registry.SetRepair].
+	Repair Repair
 }
 
 // A Registry is one run over one file. It implements [tokens.Registry].
@@ -199,6 +202,9 @@ func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, o Options) error
 	_, err = tx.Exec("INSERT INTO registry (id, created_at) VALUES (?, ?)", r.id, gotLock.UnixMilli())
 	if err == nil && o.Replaces {
 		_, err = tx.Exec("INSERT INTO adopted (id, adopted_at) VALUES ('', ?)", gotLock.UnixMilli())
+	}
+	if err == nil && o.Repair != RepairNone {
+		_, err = tx.Exec("INSERT INTO repair (state) VALUES (?)", string(o.Repair))
 	}
 	return err
 }
