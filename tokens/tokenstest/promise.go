@@ -92,6 +92,24 @@ var promiseCases = []testCase{
 		w.took(0, time.Second, func() { w.write(1) })
 		first.Done()
 	}},
+	{"a longer settle time does not make an equal token wait", func(w *world) {
+		old := w.admit(1)
+		old.InDoubt()
+		defer old.End()
+		w.took(0, time.Second, func() {
+			c := claim(1)
+			c.Settle = 10 * time.Minute // as of a copy, whose grant has to be raised anew
+			copying, err := w.fence.Begin(context.Background(), c)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			defer copying.End()
+			if err := copying.Admit(context.Background()); err != nil {
+				w.t.Fatal(err)
+			}
+			copying.Done()
+		})
+	}},
 	{"a write in doubt holds a raise back until it has settled, and equal tokens not at all", func(w *world) {
 		old := w.admit(1)
 		w.send(res, 1, 59*time.Second)
