@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -73,6 +75,25 @@ func TestBatchWithAKeyRefused(t *testing.T) {
 			r.settled()
 		}
 	})
+}
+
+// TestBatchOfAStoreInThisProcess: its 503 for a key is a promise, as its 503 for a write is.
+func TestBatchOfAStoreInThisProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Backend{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		_, _ = io.WriteString(w, "<DeleteResult><Error><Key>a</Key><Code>ServiceUnavailable</Code></Error></DeleteResult>")
+	})})
+	body := f.want(200, "", "POST", "/b?delete", deleteBody("a"), "X-Fence-Token: 34")
+	if result := parseResult(t, body); len(result.Error) != 1 || result.Error[0].Code != "ServiceUnavailable" {
+		t.Error(body)
+	}
+	if s := f.fence.Stats(); s.InDoubt != 0 {
+		t.Errorf("%d writes are in doubt", s.InDoubt)
+	}
 }
 
 // TestErrorInsideASuccess: S3 says 200 to Copy and Complete before it knows. Only the codes that it has for refusals say that nothing was done.

@@ -40,7 +40,7 @@ type content struct {
 
 // deliver makes the content the body of a request, behind a gate.
 func (c *content) deliver(out *http.Request, gate func() error) delivery {
-	body := &heldBody{Reader: io.NewSectionReader(c, 0, c.size), gate: gate}
+	body := &heldBody{Reader: io.NewSectionReader(c, 0, c.size), left: c.size, gate: gate}
 	out.Body, out.ContentLength = body, c.size
 	if !c.late {
 		out.Body = wholeBody{body}
@@ -52,6 +52,7 @@ func (c *content) deliver(out *http.Request, gate func() error) delivery {
 // A heldBody is a content whose end is behind a gate.
 type heldBody struct {
 	io.Reader
+	left   int64 // bytes to come
 	gate   func() error
 	asked  bool
 	opened bool
@@ -74,6 +75,9 @@ func (b *heldBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.Reader.Read(p)
+	if b.left -= int64(n); err == io.EOF && b.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
 	switch {
 	case err == io.EOF:
 		if err := b.pass(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -392,4 +393,17 @@ func TestAStoreInThisProcessGetsWhatComes(t *testing.T) {
 			t.Errorf("%d looks", n)
 		}
 	})
+}
+
+// TestASpoolThatEndsEarlyIsNoBody: its gate is not asked, and what was sent is no object.
+func TestASpoolThatEndsEarlyIsNoBody(t *testing.T) {
+	c := &content{ReaderAt: strings.NewReader("short"), size: 10, late: true}
+	out := httptest.NewRequest("PUT", "/b/a", nil)
+	body := c.deliver(out, func() error {
+		t.Error("the gate was asked")
+		return nil
+	})
+	if got, err := io.ReadAll(out.Body); err == nil || body.passed() || body.failure() == nil {
+		t.Errorf("%q, %v, passed %v", got, err, body.passed())
+	}
 }

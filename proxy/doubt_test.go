@@ -294,6 +294,7 @@ func TestCloseEndsTheSearch(t *testing.T) {
 		}
 		d.add("one", time.Hour, look, func() { t.Error("proven") })
 		time.Sleep(2 * time.Second)
+		synctest.Wait() // and what was counted is seen here
 		if looked != 1 {
 			t.Fatalf("looked %d times after two seconds, want once", looked)
 		}

@@ -16,3 +16,18 @@ func TestHostOfAProxyWithoutKeys(t *testing.T) {
 		}
 	})
 }
+
+// TestALinkRaisesNothing: a browser sends Sec-Fetch-Site: none with the address bar, and with a link in a letter. A person may look at an object so; a token
+// comes from somebody else.
+func TestALinkRaisesNothing(t *testing.T) {
+	t.Parallel()
+	before(t, nil, func(r *remote) {
+		r.put("a", "what is there")
+		r.want(200, "", "GET", "/b/a", "", "Sec-Fetch-Site: none")
+		r.want(403, "AccessDenied", "GET", "/~fence/9223372036854775807/b/a", "", "Sec-Fetch-Site: none")
+		r.want(403, "AccessDenied", "GET", "/b/a", "", "Sec-Fetch-Site: cross-site")
+		if m := r.mark("b/a"); m != 0 {
+			t.Errorf("the mark is at %d", m)
+		}
+	})
+}

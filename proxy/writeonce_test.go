@@ -92,6 +92,24 @@ func TestObjectExistsInEveryWord(t *testing.T) {
 	}
 }
 
+// TestWriteOnceMeetsAnObjectSinceItsUploadBegan: S3 says 409 to that, and would say so for ever. The client hears that the object exists.
+func TestWriteOnceMeetsAnObjectSinceItsUploadBegan(t *testing.T) {
+	t.Parallel()
+	before(t, nil, func(r *remote) {
+		write := r.prepare("CompleteMultipartUpload", "a")
+		r.put("a", "what is there")
+		r.check(write.send("X-Fence-Token: 34"), 403, "ObjectExists")
+		if records := r.records("refusal"); len(records) != 1 || records[0].Code != "ObjectExists" {
+			t.Errorf("%+v", records)
+		}
+		for _, h := range r.take("CompleteMultipartUpload") {
+			r.wantCondition(h, "If-None-Match: *")
+		}
+		r.has("a", "what is there")
+		r.settled()
+	}, rules.Rule{Match: "**", WriteOnce: true})
+}
+
 // TestWriteOnceAndTheSourceOfACopy: where the client has a condition on the source, 412 need not mean that the object exists. It is told what the store
 // says.
 func TestWriteOnceAndTheSourceOfACopy(t *testing.T) {

@@ -109,14 +109,23 @@ func TestServeAfterAHalfRebuild(t *testing.T) {
 		p.mustRaiseAll(t)
 		p.mustServe(t, serveFlags{}, nil)
 	})
-	t.Run("killed at once", func(t *testing.T) {
+	t.Run("ended at once", func(t *testing.T) { // the registry was made, and nothing else
 		_, p := newFakeS3(t, 1)
-		s := p.open(t)
-		if err := s.registry.SetRepair(t.Context(), sqlite.RepairNew); err != nil { // the first thing that it does with a new registry
+		if err := os.Mkdir(p.data, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		s.mustClose(t)
+		log := filepath.Join(p.data, auditFile)
+		if err := os.WriteFile(log, []byte(strings.Repeat("no audit log", 1000)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.run(t, t.Context(), "rebuild"); err == nil {
+			t.Fatal("it has opened an audit log that is none")
+		}
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
 		refused(t, p, again)
+		p.rebuilt(t)
 	})
 	t.Run("failures", func(t *testing.T) {
 		f, p := newFakeS3(t, 3)
@@ -228,6 +237,26 @@ func TestRebuildAfterAReset(t *testing.T) {
 		}
 		p.recorded(t, map[string]tokens.Token{"bkt/jobs/1": 7, "bkt/jobs/2": 1001})
 	}
+}
+
+// TestRebuildAgainAfterAReset: the stamps of the registry that was lost count as this one's since the first rebuild, and so do its generations.
+func TestRebuildAgainAfterAReset(t *testing.T) {
+	f, p := newFakeS3(t, 1)
+	p.rebuilt(t)
+	p.mustRaiseAll(t)
+	p.mustServe(t, serveFlags{}, func(s *state) {
+		if _, err := s.registry.Reset(t.Context(), "bkt/a +0", 5); err != nil {
+			t.Fatal(err)
+		}
+	})
+	f.mu.Lock()
+	f.objects["b"] = stampOf(lostID, "bkt/b", 7)
+	f.mu.Unlock()
+	rows, _ := p.rebuilt(t)
+	if rows[0] != (bucketCount{Bucket: "bkt", Backend: "s3", Objects: 2, Stamps: 2, Raised: 1}) {
+		t.Errorf("%+v", rows[0])
+	}
+	p.recorded(t, map[string]tokens.Token{"bkt/a +0": 5, "bkt/b": 7})
 }
 
 // TestHoldOutlivesARestart: a registry that has replaced a lost one lets no new token in on S3 until the last writes under that one can take effect no

@@ -109,3 +109,24 @@ func TestReplaces(t *testing.T) {
 		})
 	}
 }
+
+// TestRepairFromTheBeginning: that a new registry is to be filled is recorded with its making, and says nothing of one that is there.
+func TestRepairFromTheBeginning(t *testing.T) {
+	dir := t.TempDir()
+	for _, o := range []Options{{Create: true, Repair: RepairNew}, {}, {Create: true, Repair: RepairKnown}} {
+		lock, err := Lock(dir, "a test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Open(t.Context(), lock, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Repair(t.Context()); got != RepairNew || err != nil {
+			t.Errorf("%+v: %q, %v", o, got, err)
+		}
+		if err := errors.Join(r.Close(), lock.Release()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
