@@ -139,7 +139,7 @@ func TestLostRegistry(t *testing.T) {
 
 func TestLostRegistryOfS3(t *testing.T) {
 	t.Parallel()
-	p := startBeforeGateway(t)
+	p := startBeforeQuickGateway(t)
 	lostAndRebuilt(t, p, "s3-bkt")
 }
 
@@ -174,7 +174,7 @@ func TestARebuildThatIsKilled(t *testing.T) {
 // TestAdopt: a new registry in the place of a lost one takes its stamps only if an operator says so.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
-	p := startBeforeGateway(t)
+	p := startBeforeQuickGateway(t)
 	p.put(t, "/s3-bkt/jobs/7/a", 34, "of 34").want(t, 200)
 	lost := p.registryID(t)
 	p.stop(t)
@@ -250,7 +250,7 @@ func TestRemap(t *testing.T) {
 // TestRemapWaits for what a killed run may still have under way, by names that no raise looks at any more.
 func TestRemapWaits(t *testing.T) {
 	t.Parallel()
-	p := startBeforeGateway(t)
+	p := startBeforeQuickGateway(t)
 	p.put(t, "/s3-bkt/jobs/7/a", 34, "of 34").want(t, 200)
 	config := mustRead(t, p.config)
 	p.kill()

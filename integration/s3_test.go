@@ -20,7 +20,17 @@ import (
 // startBeforeGateway runs a proxy before a real S3 server, with anonymous clients and a bucket s3-bkt.
 func startBeforeGateway(t *testing.T) *proxy {
 	t.Helper()
-	config := signedConfig(startGateway(t))
+	return startBefore(t, signedConfig(startGateway(t)))
+}
+
+// startBeforeQuickGateway takes the store to settle in a second: a lost registry is waited for ten times as long.
+func startBeforeQuickGateway(t *testing.T) *proxy {
+	t.Helper()
+	return startBefore(t, strings.Replace(signedConfig(startGateway(t)), "path_style: true", "path_style: true, settle: 1s", 1))
+}
+
+func startBefore(t *testing.T, config string) *proxy {
+	t.Helper()
 	before, after, _ := strings.Cut(config, "access_keys:")
 	_, after, _ = strings.Cut(after, "\n")
 	p := newProxy(t, before+after)
