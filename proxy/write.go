@@ -281,7 +281,7 @@ func (x *exchange) runBackend(rec *recorder, out *http.Request) {
 		if p != nil {
 			rec.status = 0
 		}
-		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // which is how net/http compares it: the backend has logged why it breaks off
+		if p != nil && p != http.ErrAbortHandler { // that one breaks off an answer on purpose, and the backend has logged why
 			x.h.Log.Error("panic in a backend", "panic", p, "request", x.id, "stack", string(debug.Stack()))
 		}
 	}()
