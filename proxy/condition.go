@@ -136,24 +136,22 @@ func isConflict(code string) bool {
 	return code == "ConditionalRequestConflict" || code == "OperationAborted"
 }
 
-// isError says whether the body is S3's XML for an error.
-func (rec *recorder) isError() bool {
-	var e struct {
-		XMLName xml.Name `xml:"Error"`
-	}
-	return xml.Unmarshal(rec.body, &e) == nil
+// code is S3's code of an error, also of one inside a 200; "" where there is none.
+func (rec *recorder) code() string {
+	code, _ := rec.errorCode()
+	return code
 }
 
-// code is S3's code of an error, also of one inside a 200.
-func (rec *recorder) code() string {
+// errorCode reads a body that may be S3's XML for an error, and says whether it is.
+func (rec *recorder) errorCode() (code string, is bool) {
 	var e struct {
 		XMLName xml.Name `xml:"Error"`
 		Code    string
 	}
 	if len(rec.body) == 0 || xml.Unmarshal(rec.body, &e) != nil {
-		return ""
+		return "", false
 	}
-	return e.Code
+	return e.Code, true
 }
 
 // newETag is the ETag that a write has left behind, "" if it does not say.
@@ -175,7 +173,7 @@ func (x *exchange) remember(rec *recorder) {
 	if !slices.Contains(conditionable, x.op.name) || !x.backend().remote() {
 		return
 	}
-	if etag := x.newETag(rec); etag != "" && rec.outcome() == done && !x.r.URL.Query().Has("versionId") {
+	if etag := x.newETag(rec); etag != "" && rec.outcome() == done {
 		x.h.etags.put(x.name(), etag)
 		return
 	}

@@ -321,10 +321,11 @@ func (rec *recorder) outcome() outcome {
 	if rec.doubtful {
 		return unknown
 	}
-	if rec.status != http.StatusOK || !rec.isError() {
+	code, isError := rec.errorCode()
+	if rec.status != http.StatusOK || !isError {
 		return outcomeOf(rec.status)
 	}
-	if definite[rec.code()] {
+	if definite[code] {
 		return failed
 	}
 	return unknown
