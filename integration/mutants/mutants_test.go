@@ -99,9 +99,10 @@ func TestMutantsAreCaught(t *testing.T) {
 	}
 	caught := 0
 	for _, m := range chosen {
-		if t.Run(m.name, func(t *testing.T) { m.mustBeCaught(t) }) {
+		t.Run(m.name, func(t *testing.T) { // which is not run at all where -run leaves it out
+			m.mustBeCaught(t)
 			caught++
-		}
+		})
 	}
 	t.Logf("%d of %d mutants were caught", caught, len(chosen))
 	if n := len(mutants) - len(chosen); n > 0 {
