@@ -21,20 +21,21 @@ var allowed = map[string][]string{
 	"cmd/fenceproxy": {
 		"backends/file", "backends/s3", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
 	},
-	"proxy":                {"internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
+	"proxy":                {"internal/checksum", "internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
 	"proxy/sigv4":          {},
 	"proxy/rules":          {},
 	"proxy/audit":          {"internal/sqlitedb"},
 	"proxy/admin":          {"internal/localname", "proxy/audit", "tokens"},
 	"backends":             {},
-	"backends/file":        {},
-	"backends/s3":          {},
+	"backends/file":        {"internal/checksum"},
+	"backends/s3":          {"internal/checksum"},
 	"backends/backendtest": {},
 	"tokens":               {},
 	"tokens/sqlite":        {"internal/sqlitedb", "tokens"},
 	"tokens/tokenstest":    {"tokens"},
 	"internal/sqlitedb":    {},
 	"internal/localname":   {},
+	"internal/checksum":    {},
 }
 
 func TestImports(t *testing.T) {
