@@ -42,6 +42,7 @@ type Findings struct {
 	Conditions []string // the operations on which it honours conditions, as S3 names them
 	Spool      bool     // it may make a body that is cut off the object: large ones are sent from a file, with a SHA-256
 	Unhashed   bool     // it does not look at the SHA-256 either
+	Trailers   bool     // it compares a checksum that stands behind a body; where it does not, such a body is sent from a file, too
 	Merges     []string // which spellings of a key it takes for one: "slashes", "dots", "case"
 	Skipped    string   // why it was not asked; "" if it was
 	Blind      bool     // it could not be asked in this bucket, and perhaps in another one

@@ -17,6 +17,12 @@ import (
 // deleteMany is DeleteObjects, judged key by key: stale ones come back as errors of their own, the others are deleted. It crosses the
 // gates of all resources at once, without ever waiting at one while it is past another.
 func (x *exchange) deleteMany() error {
+	release, err := x.reserveSmall()
+	if err != nil {
+		x.drain(drainTime)
+		return err
+	}
+	defer release()
 	b, err := x.readBatch()
 	if err != nil {
 		x.drain(drainTime)
@@ -45,7 +51,7 @@ func (x *exchange) deleteMany() error {
 
 // readBatch reads and checks the body, and finds out where each key leads and what the rules ask there.
 func (x *exchange) readBatch() (*batch, error) {
-	checks, err := checksOf(x.r.Header, true)
+	checks, err := x.checks()
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +62,7 @@ func (x *exchange) readBatch() (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
+	x.promoteTrailers()
 	b, err := parseBatch(text)
 	if err != nil {
 		return nil, err
@@ -66,6 +73,10 @@ func (x *exchange) readBatch() (*batch, error) {
 	}
 	for i := range b.entries {
 		e := &b.entries[i]
+		if !x.mayReach(x.op.bucket, e.Key) {
+			e.refusal = x.deniedKey(e.Key)
+			continue
+		}
 		e.target, _ = x.h.Rules.Object(x.op.bucket, e.Key)
 		e.conditioned = e.target.Fenced && !e.target.Unconditional && e.ETag == "" && e.VersionId == "" && x.backend().conditional(found, deleteObjects)
 		e.refusal = x.who.meets(e.target.Policy)
@@ -317,8 +328,10 @@ func (x *exchange) explainRace(e *batchEntry) batchError {
 // refuseEntry records the refusal of one key, as if it had come alone.
 func (x *exchange) refuseEntry(e *batchEntry, refusal error) batchError {
 	one := x.one(e)
-	if entry, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil {
-		one.highest = entry.Token
+	if e.target.Fenced {
+		if entry, err := x.h.Fence.Highest(x.detached(), e.target.Resource); err == nil {
+			one.highest = entry.Token
+		}
 	}
 	a := one.answerTo(refusal)
 	one.record(a, refusal)

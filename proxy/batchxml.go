@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fenceproxy/fenceproxy/internal/checksum"
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
 )
 
@@ -150,7 +151,7 @@ func (r readItem) item() (item batchItem, problem string) {
 // setBody gives a request a body of ours, with the digests that belong to it instead of the client's.
 func setBody(r *http.Request, body []byte) *content {
 	for name := range r.Header {
-		if strings.HasPrefix(name, checksumPrefix) {
+		if strings.HasPrefix(name, checksum.HeaderPrefix) {
 			r.Header.Del(name)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,7 +44,7 @@ func (c *content) deliver(out *http.Request, gate func() error) delivery {
 	body := &heldBody{Reader: io.NewSectionReader(c, 0, c.size), left: c.size, gate: gate}
 	out.Body, out.ContentLength = body, c.size
 	if !c.late {
-		out.Body = wholeBody{body}
+		out.Body = wholeBody{body, c}
 	}
 	out.Header.Set("X-Amz-Content-Sha256", c.sha256)
 	return body
@@ -95,7 +96,10 @@ func (b *heldBody) passed() bool   { return b.opened }
 func (b *heldBody) failure() error { return b.err }
 
 // A wholeBody is one that may be sent at once behind the gate, as package backends has it.
-type wholeBody struct{ *heldBody }
+type wholeBody struct {
+	*heldBody
+	io.ReaderAt // the content again: a backend may have to sum it up before it sends it
+}
 
 // Pass passes the gate.
 func (b wholeBody) Pass() error { return b.pass() }
@@ -131,7 +135,7 @@ func (x *exchange) gather(ctx context.Context, checks []check, found Findings) (
 		}
 		c.release = func() { x.h.memory.give(size) }
 		return c, nil
-	case found.Spool:
+	case found.Spool, len(x.trailer) > 0 && !found.Trailers:
 		c, err := x.gatherInFile(ctx, checks)
 		if err == nil {
 			c.late = !found.Unhashed // else it must not be seen in pieces, and has to be quick
@@ -142,9 +146,37 @@ func (x *exchange) gather(ctx context.Context, checks []check, found Findings) (
 }
 
 func (x *exchange) gatherSmall(ctx context.Context, checks []check) (*content, error) {
+	release, err := x.reserveSmall()
+	if err != nil {
+		return nil, err
+	}
 	tooLong := badRequest("EntityTooLarge", "the body of %s has more than %d bytes", x.op.name, maxSmall)
 	x.r.Body = &capped{ReadCloser: x.r.Body, left: maxSmall, err: tooLong}
-	return x.gatherInto(ctx, checks, new(bytes.Buffer))
+	c, err := x.gatherInto(ctx, checks, new(bytes.Buffer))
+	if err != nil {
+		release()
+		return nil, err
+	}
+	c.release = release
+	return c, nil
+}
+
+// freeSmall is what a body that is no object may have, in bytes, without a share of the memory for bodies: nearly all of them.
+const freeSmall = 64 << 10
+
+// reserveSmall takes a share for a larger one. Nobody waits for memory, and there is no other way for such a body.
+func (x *exchange) reserveSmall() (release func(), err error) {
+	size := x.r.ContentLength
+	if size < 0 || size > maxSmall {
+		size = maxSmall
+	}
+	if size <= freeSmall {
+		return func() {}, nil
+	}
+	if !x.h.memory.take(size) {
+		return nil, &s3Error{http.StatusServiceUnavailable, slowDown, "the memory for bodies (limits.memory) is in use: send it again. Nothing was changed"}
+	}
+	return func() { x.h.memory.give(size) }, nil
 }
 
 func (x *exchange) gatherInto(ctx context.Context, checks []check, b *bytes.Buffer) (*content, error) {
@@ -155,25 +187,30 @@ func (x *exchange) gatherInto(ctx context.Context, checks []check, b *bytes.Buff
 	return &content{ReaderAt: bytes.NewReader(b.Bytes()), size: int64(b.Len()), sha256: sum, release: func() {}}, nil
 }
 
-// gatherInFile spools a body to a file that has no name any more: whatever happens, nothing of it stays.
-func (x *exchange) gatherInFile(ctx context.Context, checks []check) (_ *content, err error) {
-	f, err := os.CreateTemp(x.h.Spool, "body-*")
-	if err != nil {
-		return nil, fmt.Errorf("the spool of large bodies: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-		}
-	}()
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("the spool of large bodies: %w", err)
-	}
-	sum, err := x.receive(ctx, checks, f)
+// gatherInFile spools a body.
+func (x *exchange) gatherInFile(ctx context.Context, checks []check) (*content, error) {
+	f, err := x.h.spool()
 	if err != nil {
 		return nil, err
 	}
+	sum, err := x.receive(ctx, checks, f)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
 	return &content{ReaderAt: f, size: x.r.ContentLength, sha256: sum, release: func() { _ = f.Close() }}, nil
+}
+
+// spool makes a file that has no name any more: whatever happens, nothing of it stays.
+func (h *Handler) spool() (*os.File, error) {
+	f, err := os.CreateTemp(h.Spool, "body-*")
+	if err != nil {
+		return nil, fmt.Errorf("the spool of large bodies: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(fmt.Errorf("the spool of large bodies: %w", err), f.Close())
+	}
+	return f, nil
 }
 
 // receive reads the client's body to its end, verifies it, and returns its SHA-256.
@@ -196,6 +233,7 @@ func (x *exchange) receive(ctx context.Context, checks []check, w io.Writer) (su
 	if err != nil {
 		return "", fmt.Errorf("a body could not be kept: %w", err)
 	}
+	x.promoteTrailers()
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 

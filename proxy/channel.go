@@ -44,10 +44,11 @@ func identify(r *http.Request) (id identity, path string, err error) {
 	if pathErr != nil {
 		return id, path, pathErr
 	}
-	if name, ok := queryChannel(r); ok {
-		return id, path, notImplemented("%s in the query: presigned URLs are not in this version", name)
+	inQuery, sessions, err := queryChannel(r.URL.RawQuery)
+	if err != nil {
+		return id, path, err
 	}
-	inSession, err := sessionToken(r.Header)
+	inSession, err := sessionToken(append(sessions, r.Header.Values(headerSessionToken)...))
 	if err != nil {
 		return id, path, err
 	}
@@ -55,7 +56,7 @@ func identify(r *http.Request) (id identity, path string, err error) {
 	if err != nil {
 		return id, path, err
 	}
-	id, err = agree([]channel{{name: "the endpoint path", text: inPath}, inSession, inHeader})
+	id, err = agree([]channel{{name: "the endpoint path", text: inPath}, inQuery, inSession, inHeader})
 	return id, path, err
 }
 
@@ -90,9 +91,8 @@ func splitFence(r *http.Request) (text *string, path string, err error) {
 
 // sessionToken is the channel of clients that let nobody set a header: a session token that begins with fence= is ours, any
 // other is not looked at.
-func sessionToken(h http.Header) (channel, error) {
+func sessionToken(values []string) (channel, error) {
 	c := channel{name: "the session token"}
-	values := h.Values(headerSessionToken)
 	for _, v := range values {
 		if text, ok := strings.CutPrefix(v, sessionChannel); ok {
 			c.text = &text
@@ -118,18 +118,30 @@ func headerChannel(h http.Header) (channel, error) {
 	return c, nil
 }
 
-// queryChannel finds a token in the query, where this version does not look: it must not be lost silently.
-func queryChannel(r *http.Request) (name string, ok bool) {
-	if !strings.Contains(r.URL.RawQuery, "X-") && !strings.Contains(r.URL.RawQuery, "x-") && !strings.Contains(r.URL.RawQuery, "%") {
-		return "", false
+// queryChannel is that of presigned URLs, whose signature covers the query. It also finds the session tokens that stand there.
+func queryChannel(raw string) (c channel, sessions []string, err error) {
+	c = channel{name: "the query"}
+	if !mayHaveHeaders(raw) {
+		return c, nil, nil
 	}
-	for name := range r.URL.Query() {
-		switch http.CanonicalHeaderKey(name) {
-		case headerToken, headerHolder, headerSessionToken, "X-Amz-Signature":
-			return name, true
+	for p := range parameters(raw) {
+		field := &c.text
+		switch p.header {
+		case headerSessionToken:
+			sessions = append(sessions, p.value)
+			continue
+		case headerHolder:
+			field = &c.holder
+		case headerToken:
+		default:
+			continue
 		}
+		if *field != nil {
+			return c, nil, badToken("%s stands twice in the query: send it once", p.header)
+		}
+		*field = &p.value
 	}
-	return "", false
+	return c, sessions, nil
 }
 
 // agree makes one identity of all that was said.
@@ -162,7 +174,7 @@ func agree(said []channel) (id identity, err error) {
 func (c channel) parse() (token tokens.Token, holder string, err error) {
 	if c.text != nil {
 		text, option, more := *c.text, "", false
-		if c.name != headerToken {
+		if c.name != headerToken && c.name != "the query" {
 			text, option, more = strings.Cut(text, ";")
 		}
 		if token, err = tokens.ParseToken(text); err != nil {

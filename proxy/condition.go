@@ -170,6 +170,9 @@ func (x *exchange) newETag(rec *recorder) string {
 
 // remember keeps what the write has left behind for the next one's condition, and forgets what may not be so any more.
 func (x *exchange) remember(rec *recorder) {
+	if x.op.name == appendObject {
+		x.h.etags.forget(x.name())
+	}
 	if !slices.Contains(conditionable, x.op.name) || !x.backend().remote() {
 		return
 	}

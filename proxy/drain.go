@@ -20,14 +20,14 @@ const (
 // drain reads the rest of a body that is refused, within bounds, so that the answer reaches the client. Where it cannot be read
 // whole, the connection is closed behind the answer.
 func (x *exchange) drain(patience time.Duration) {
-	if x.r.ContentLength == 0 {
+	if x.wireLength == 0 {
 		return
 	}
 	if x.unsent() {
 		return // the server sees that nothing was read, sends no 100 Continue and closes the connection
 	}
 	_ = x.control.SetReadDeadline(time.Now().Add(patience))
-	if _, err := io.CopyN(io.Discard, x.r.Body, drainBytes+1); err != io.EOF {
+	if _, err := io.CopyN(io.Discard, x.wire, drainBytes+1); err != io.EOF {
 		// The deadline stays: the server reads on before it closes, and would wait for this client without one.
 		_ = x.control.SetReadDeadline(time.Now())
 		x.w.Header().Set("Connection", "close")

@@ -1,24 +1,14 @@
 package proxy
 
 import (
-	"crypto/md5"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
-	"crypto/subtle"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
-	"hash"
-	"hash/crc32"
-	"hash/crc64"
 	"io"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 )
 
 // A gatedBody is the body of a write on its way to the store. Its last byte and its end are held back until the body has been
@@ -30,7 +20,7 @@ import (
 type gatedBody struct {
 	src     io.Reader
 	control *http.ResponseController // of the connection, for deadlines
-	idle    time.Duration            // longest wait for the client's next bytes
+	idle    time.Duration            // longest wait for the client's next leastProgress bytes, or its last
 	gate    func() error             // admits the write
 	checks  []check
 
@@ -38,83 +28,14 @@ type gatedBody struct {
 	isHeld  bool
 	touched bool  // the client was asked for its body
 	opened  bool  // the gate has let the write pass
+	armed   bool  // the client was given time
+	fresh   int   // bytes that came since the client was given time
 	err     error // what the next Read returns
 
 	mu    sync.Mutex
 	ended bool  // nothing more is read from the connection: to interrupt it would hit the server's own read; guarded by mu
 	cause error // why the upload was interrupted; guarded by mu
 }
-
-// A check is a digest that the client sent ahead, and that the body must have.
-type check struct {
-	header string
-	code   string // S3's code for a body that has another
-	want   []byte
-	hash   hash.Hash
-}
-
-// checksOf reads the digests of a request: the SHA-256 that AWS signatures carry, Content-MD5 (RFC 1864), and S3's checksums
-// ("Checking object integrity"). The last two are of the body only where the body is the content: Complete and Create speak of the object to
-// come.
-func checksOf(h http.Header, content bool) ([]check, error) {
-	var checks []check
-	switch v := h.Get("X-Amz-Content-Sha256"); {
-	case v == "", v == "UNSIGNED-PAYLOAD":
-	case strings.HasPrefix(v, "STREAMING-"):
-		return nil, notImplemented("x-amz-content-sha256: %s: bodies in chunks (aws-chunked) are not in this version; their framing must not become data", v)
-	default:
-		want, err := hex.DecodeString(v)
-		if err != nil || len(want) != sha256.Size {
-			return nil, badRequest("InvalidArgument", "x-amz-content-sha256 %q is not a SHA-256 digest in hexadecimal", v)
-		}
-		checks = append(checks, check{"x-amz-content-sha256", "XAmzContentSHA256Mismatch", want, sha256.New()})
-	}
-	if !content {
-		return checks, nil
-	}
-	for name, values := range h {
-		made, ok := digests[name]
-		if !ok {
-			if strings.HasPrefix(name, checksumPrefix) && !slices.Contains(aboutChecksums, name) {
-				return nil, notImplemented("%s cannot be checked by this version", strings.ToLower(name))
-			}
-			continue
-		}
-		c := check{header: strings.ToLower(name), code: "BadDigest", hash: made()}
-		var err error
-		c.want, err = base64.StdEncoding.DecodeString(values[0])
-		if err != nil || len(values) != 1 || len(c.want) != c.hash.Size() {
-			code := "InvalidRequest" // S3's for checksums
-			if name == "Content-Md5" {
-				code = "InvalidDigest"
-			}
-			return nil, badRequest(code, "%s %q is not the Base64 form of such a digest", c.header, strings.Join(values, ","))
-		}
-		checks = append(checks, c)
-	}
-	return checks, nil
-}
-
-const checksumPrefix = "X-Amz-Checksum-"
-
-// aboutChecksums are headers that say something of checksums and are none.
-var aboutChecksums = []string{checksumPrefix + "Algorithm", checksumPrefix + "Mode", checksumPrefix + "Type"}
-
-var digests = map[string]func() hash.Hash{
-	"Content-Md5":                md5.New,
-	checksumPrefix + "Crc32":     func() hash.Hash { return crc32.NewIEEE() },
-	checksumPrefix + "Crc32c":    func() hash.Hash { return crc32.New(castagnoli) },
-	checksumPrefix + "Crc64nvme": func() hash.Hash { return crc64.New(nvme) },
-	checksumPrefix + "Md5":       md5.New,
-	checksumPrefix + "Sha1":      sha1.New,
-	checksumPrefix + "Sha256":    sha256.New,
-	checksumPrefix + "Sha512":    sha512.New,
-}
-
-var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	nvme       = crc64.MakeTable(0x9a6c9329ac4bc9b5) // the NVM Express polynomial, its bits reversed
-)
 
 // Read gives the store everything but the end, and the end once the gate is open.
 func (b *gatedBody) Read(p []byte) (int, error) {
@@ -161,6 +82,7 @@ func (b *gatedBody) readBehindHeld(p []byte) (n int, err error) {
 		into = one[:]
 	}
 	m, err := b.src.Read(into)
+	b.fresh += m
 	for _, c := range b.checks {
 		c.hash.Write(into[:m])
 	}
@@ -187,8 +109,8 @@ func (b *gatedBody) open() error {
 		return err
 	}
 	for _, c := range b.checks {
-		if subtle.ConstantTimeCompare(c.hash.Sum(nil), c.want) != 1 {
-			return badRequest(c.code, "the body that came does not have the %s that was announced", c.header)
+		if err := c.verify(); err != nil {
+			return err
 		}
 	}
 	if err := b.gate(); err != nil {
@@ -209,6 +131,10 @@ func (b *gatedBody) failure() error {
 	return b.err
 }
 
+// leastProgress is how many bytes of a body have to come, at least, within the time that a client is given. A body that drips would hold its
+// connection, and what it has here, for days.
+const leastProgress = 1 << 10
+
 // arm gives the client time for its next bytes, unless the upload was interrupted.
 func (b *gatedBody) arm() error {
 	b.mu.Lock()
@@ -216,6 +142,10 @@ func (b *gatedBody) arm() error {
 	if b.cause != nil {
 		return b.cause
 	}
+	if b.armed && b.fresh < leastProgress {
+		return nil
+	}
+	b.armed, b.fresh = true, 0
 	_ = b.control.SetReadDeadline(time.Now().Add(b.idle)) // a connection without deadlines has none to pass
 	return nil
 }
@@ -257,10 +187,10 @@ func (b *gatedBody) explain(err error) error {
 	switch {
 	case b.cause != nil:
 		return b.cause
-	case errors.As(err, new(*s3Error)):
+	case errors.As(err, new(*s3Error)), errors.As(err, new(*sigv4.Error)):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return badRequest("RequestTimeout", "no byte of the body came for %v", b.idle)
+		return badRequest("RequestTimeout", "less than %d bytes of the body came in %v", leastProgress, b.idle)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return badRequest("IncompleteBody", "the body ended before the number of bytes that Content-Length announced")
 	}

@@ -78,7 +78,7 @@ func TestGateStaysShutForABrokenBody(t *testing.T) {
 		"wrong SHA-256": {bytes.NewReader([]byte("data")), http.Header{"X-Amz-Content-Sha256": {"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}, "XAmzContentSHA256Mismatch"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checks, err := checksOf(c.head, true)
+			checks, err := checksOf(c.head, "PutObject")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestRightDigestsPass(t *testing.T) {
 		"X-Amz-Content-Sha256":  {"3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"},
 		"X-Amz-Checksum-Sha256": {"Om6weQ85rIfJTzhWst0sXREOaBFgImGpqSPTuyOtyLc="},
 		"X-Amz-Checksum-Mode":   {"ENABLED"},
-	}, true)
+	}, "PutObject")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,12 +120,12 @@ func TestChecksOfRefusesWhatItCannotCheck(t *testing.T) {
 		{"X-Amz-Content-Sha256": {"STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}},
 		{"X-Amz-Content-Sha256": {"STREAMING-UNSIGNED-PAYLOAD-TRAILER"}},
 	} {
-		if _, err := checksOf(h, true); err == nil {
+		if _, err := checksOf(h, "PutObject"); err == nil {
 			t.Errorf("%v was taken", h)
 		}
 	}
 	for _, h := range []http.Header{{}, {"X-Amz-Content-Sha256": {"UNSIGNED-PAYLOAD"}}} {
-		if checks, err := checksOf(h, true); err != nil || len(checks) != 0 {
+		if checks, err := checksOf(h, "PutObject"); err != nil || len(checks) != 0 {
 			t.Errorf("%v: %v, %v", h, checks, err)
 		}
 	}
@@ -158,7 +158,7 @@ func TestDigests(t *testing.T) {
 		"X-Amz-Checksum-Sha512":    "2eZ2LdHI6vbWGzxhkvxAjU1tXxF20MKRabwk5xw/J0rSf81YEbMT1oH35V7ALXPUmclUVba1u1A6z1dPuo/+hQ==",
 		"X-Amz-Checksum-Sha256":    "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=",
 	} {
-		checks, err := checksOf(http.Header{name: {want}}, true)
+		checks, err := checksOf(http.Header{name: {want}}, "PutObject")
 		if err != nil || len(checks) != 1 {
 			t.Errorf("%s: %v, %v", name, checks, err)
 			continue
@@ -171,10 +171,18 @@ func TestDigests(t *testing.T) {
 			}
 		}
 	}
-	if _, err := checksOf(http.Header{"X-Amz-Checksum-Xxhash": {"x"}}, true); err == nil {
+	if _, err := checksOf(http.Header{"X-Amz-Checksum-Xxhash": {"x"}}, "PutObject"); err == nil {
 		t.Error("a checksum that nobody can check was taken")
 	}
-	if checks, err := checksOf(http.Header{"X-Amz-Checksum-Crc32": {"x"}}, false); err != nil || len(checks) != 0 {
+	if checks, err := checksOf(http.Header{"X-Amz-Checksum-Crc32": {"x"}}, "CompleteMultipartUpload"); err != nil || len(checks) != 0 {
 		t.Errorf("the checksum of another body: %v, %v", checks, err)
 	}
 }
+
+// checksOf are the checks of a request with these headers.
+func checksOf(h http.Header, operation string) ([]check, error) {
+	x := &exchange{r: &http.Request{Header: h}, op: named(operation)}
+	return x.checks()
+}
+
+func named(name string) operation { return operation{name: name} }

@@ -1,7 +1,7 @@
 // Package proxy is the front: it takes S3 requests, finds the resource and the token of each, and lets writes through the
 // fence to a backend. DESIGN in one line each:
 //
-//	ServeHTTP  who sends it, what it asks for, where it leads   (channel.go, op.go, rules)
+//	ServeHTTP  who sends it, what it asks for, where it leads   (wire.go, channel.go, op.go, rules, access.go)
 //	write      demand → begin → body → observe → gate → store → settle    (write.go; body.go, observe.go, condition.go, gate.go, doubt.go)
 //	read       announce → store                                 (read.go)
 //	finish     audit → answer → metrics                         (handler.go, answers.go)
@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -55,8 +56,16 @@ type Config struct {
 	Buffer, Memory int64
 	Spool          string
 
-	// Signatures verifies who sends a request. Where it is nil, everybody may come in.
+	// Signatures verifies who sends a request. Where it is nil, everybody may come in who reaches this machine by a name of its own, or by any
+	// name if Anonymous says so.
 	Signatures *sigv4.Verifier
+	Anonymous  bool
+
+	// Access says what an access key may do; nil, also as an answer: everything.
+	Access func(accessKey string) *rules.Access
+
+	// Domain is the name below which each bucket has a host name of its own (virtual-host style), in lower case; "" for none.
+	Domain string
 
 	// BodyIdle is the longest wait for the next bytes of a body; 60 s if 0.
 	BodyIdle time.Duration
@@ -98,7 +107,13 @@ type exchange struct {
 	id      string
 	start   time.Time
 
-	accessKey string // of the verified signature; "" for anonymous requests
+	wire       io.Reader // the body as it comes from the client, whatever r.Body makes of it
+	wireLength int64     // of wire, in bytes; -1 if it is not known
+	chunks     *sigv4.ChunkReader
+	trailer    http.Header // the checksums behind the body: announced, and with values once the body is verified
+
+	accessKey string        // of the verified signature; "" for anonymous requests
+	access    *rules.Access // of the access key; nil: everything
 	who       identity
 	path      string // decoded, without the fence
 	op        operation
@@ -114,8 +129,9 @@ type exchange struct {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{
 		h: h, w: middleware.NewWrapResponseWriter(w, r.ProtoMajor), r: r,
-		control: http.NewResponseController(w), id: requestID(), start: time.Now(),
+		control: http.NewResponseController(w), id: requestID(), start: time.Now(), wire: r.Body, wireLength: r.ContentLength,
 	}
+	defer x.release()
 	x.w.Header().Set("X-Amz-Request-Id", x.id)
 	if len(r.TransferEncoding) > 0 {
 		// RFC 9112, 6.3: it may have had a Content-Length, too, by which another proxy before us takes what follows for its body.
@@ -136,12 +152,19 @@ func (x *exchange) serve() error {
 		x.drain(drainTime)
 		return err
 	}
-	if isRead(x.r.Method) {
+	if isRead(x.r.Method) || x.op.way == preflight {
 		x.drain(drainTime) // a read has no use for a body, and the server would wait for it before it answers
 	}
 	switch x.op.way {
+	case preflight:
+		x.backend().ServeHTTP(x.w, x.toBackend())
+		return nil
 	case listBuckets:
 		return x.listBuckets()
+	case postsForm:
+		return x.postForm()
+	case renames:
+		return x.rename()
 	case reads, lists:
 		return x.read()
 	case fenceShow:
@@ -163,14 +186,20 @@ func (x *exchange) serve() error {
 
 // find learns who sends the request, what it asks for and where that leads. What it learns stays beside an error, for the record.
 func (x *exchange) find() error {
-	var badToken, badOperation error
+	var badToken, badForm, badOperation error
+	signed := x.r // as the client has signed it
 	x.who, x.path, badToken = identify(x.r)
+	x.path = x.h.bucketOf(x.r.Host) + x.path
+	x.r, badForm = withoutSignature(x.r)
 	x.op, badOperation = parseOperation(x.r, x.path)
-	if err := x.authenticate(); err != nil {
+	if err := x.authenticate(signed); err != nil {
 		return err // who may not come in is told nothing else
 	}
 	if err := checkConnection(x.r.Header); err != nil {
 		return err
+	}
+	if badForm != nil {
+		return badForm
 	}
 	if badOperation == nil {
 		badOperation = x.findTarget()
@@ -182,26 +211,50 @@ func (x *exchange) find() error {
 }
 
 // authenticate verifies the signature, headers only: the body verifies itself while it is read. Without access keys everybody may
-// come in, and signatures are not looked at.
-func (x *exchange) authenticate() error {
+// come in, and signatures are not looked at. A form has its signature inside, and a browser sends a preflight without any.
+func (x *exchange) authenticate(signed *http.Request) error {
 	if x.h.Signatures == nil {
-		return refuseBrowser(x.r, x.who.token > 0)
+		if err := x.h.refuseBrowser(signed, x.who.token > 0); err != nil {
+			return err
+		}
+		return x.unchunkUnverified()
 	}
-	id, err := x.h.Signatures.Verify(x.r)
-	x.accessKey = id.AccessKey
-	return err
+	if x.op.way == preflight || x.op.way == postsForm {
+		return nil
+	}
+	id, err := x.h.Signatures.Verify(signed)
+	if err != nil {
+		x.accessKey = id.AccessKey
+		return err
+	}
+	x.identified(id)
+	return x.unchunk(id.Payload, id.Chunks)
 }
 
-// findTarget asks the rules where the request leads.
+// identified takes over who a signature is of.
+func (x *exchange) identified(id sigv4.Identity) {
+	x.accessKey = id.AccessKey
+	if x.h.Access != nil {
+		x.access = x.h.Access(id.AccessKey)
+	}
+}
+
+// findTarget asks the rules where the request leads. Who may not go there hears nothing of it, and no fence does of the request.
 func (x *exchange) findTarget() error {
 	if x.op.level == service {
 		return nil
+	}
+	if err := x.permit(); err != nil {
+		return err
 	}
 	b, ok := x.h.Rules.Bucket(x.op.bucket)
 	if !ok {
 		return &s3Error{http.StatusNotFound, noSuchBucket, "no entry of the configuration matches bucket " + strconv.Quote(x.op.bucket)}
 	}
 	x.target.Backend = b.Backend
+	if err := x.checkOwner(); err != nil {
+		return err
+	}
 	switch {
 	case x.op.level == object:
 		x.target, _ = x.h.Rules.Object(x.op.bucket, x.op.key)
@@ -254,10 +307,18 @@ func (x *exchange) toBackend() *http.Request {
 	u.Path, u.RawPath = x.path, ""
 	out.URL = &u
 	out.Header = withoutFence(x.r.Header)
+	out.Trailer = x.trailer
 	if isRead(x.r.Method) {
 		out.Body, out.ContentLength = http.NoBody, 0
 	}
 	return &out
+}
+
+// release gives back what the request has held.
+func (x *exchange) release() {
+	if x.chunks != nil {
+		x.h.memory.give(x.chunks.Release())
+	}
 }
 
 // finish is where every request ends: a refusal is on disk before it is answered, an unknown outcome is on record, and both

@@ -40,6 +40,11 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, b Backend, entries ...rules.Rule) *fixture {
+	return newFixtureWith(t, func(*Config) {}, b, entries...)
+}
+
+// newFixtureWith is newFixture with a configuration that the test has changed.
+func newFixtureWith(t *testing.T, change func(*Config), b Backend, entries ...rules.Rule) *fixture {
 	table, err := rules.New([]rules.Bucket{{Name: "*", Backend: "test", Rules: entries}})
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +63,12 @@ func newFixture(t *testing.T, b Backend, entries ...rules.Rule) *fixture {
 		t.Fatal(err)
 	}
 	fence := tokens.NewFence(registry, tokens.Options{RaiseWait: 2 * time.Second})
-	server := httptest.NewServer(New(Config{
+	c := Config{
 		Fence: fence, Uploads: registry, Rules: table, Backends: map[string]Backend{"test": b}, Audit: log, Log: slog.New(slog.DiscardHandler),
-	}))
+		Memory: 64 << 20,
+	}
+	change(&c)
+	server := httptest.NewServer(New(c))
 	t.Cleanup(func() {
 		server.Close()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -73,8 +81,8 @@ func newFixture(t *testing.T, b Backend, entries ...rules.Rule) *fixture {
 	return &fixture{t, server.URL, fence, log}
 }
 
-// do sends a request and returns the answer and its body.
-func (f *fixture) do(method, path, body string, headers ...string) (*http.Response, string) {
+// request makes a request.
+func (f *fixture) request(method, path, body string, headers ...string) *http.Request {
 	f.Helper()
 	var content io.Reader
 	if body != "" {
@@ -85,9 +93,21 @@ func (f *fixture) do(method, path, body string, headers ...string) (*http.Respon
 		f.Fatal(err)
 	}
 	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Add(name, value)
+		if name, value, ok := strings.Cut(h, ": "); ok {
+			r.Header.Add(name, value)
+		}
 	}
+	return r
+}
+
+// do sends a request and returns the answer and its body.
+func (f *fixture) do(method, path, body string, headers ...string) (*http.Response, string) {
+	f.Helper()
+	return f.send(f.request(method, path, body, headers...))
+}
+
+func (f *fixture) send(r *http.Request) (*http.Response, string) {
+	f.Helper()
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		f.Fatal(err)

@@ -29,9 +29,13 @@ const (
 	createsUpload            // announces its token: nothing is visible yet
 	uploadsPart              // is refused early, and crosses no gate: nothing is visible yet
 	abortsUpload             // as a write, but a stale holder may clear away what is its own
+	renames                  // crosses the gates of two objects at once
+	postsForm                // a PutObject in a form, whose key is inside
 	fenceShow                // ours: GET ?fence
 	fenceRaise               // ours: PUT ?fence
 	listBuckets              // gathers from all backends
+	preflight                // a browser's question, which neither announces nor changes anything
+	refused                  // has no business with a proxy, and perhaps a way around the fence: 501
 	notYet                   // a known operation whose way through the fence is not built: 501
 )
 
@@ -48,6 +52,7 @@ type operation struct {
 
 // A sub is a sub-resource: the query parameter that turns a request into another operation. The fields name the operation per
 // method, "" where S3 has none. Names and parameters: https://docs.aws.amazon.com/AmazonS3/latest/API/API_Operations.html
+// docs/operations.md has one line for each operation, and a test holds both against the list of the AWS SDK.
 type sub struct{ get, put, post, delete string }
 
 func (s sub) name(method string) string {
@@ -65,35 +70,38 @@ func (s sub) name(method string) string {
 }
 
 var bucketSubs = map[string]sub{
-	"abac":                  {"GetBucketAbac", "PutBucketAbac", "", ""},
-	"accelerate":            {"GetBucketAccelerateConfiguration", "PutBucketAccelerateConfiguration", "", ""},
-	"acl":                   {"GetBucketAcl", "PutBucketAcl", "", ""},
-	"analytics":             {"GetBucketAnalyticsConfiguration", "PutBucketAnalyticsConfiguration", "", "DeleteBucketAnalyticsConfiguration"},
-	"cors":                  {"GetBucketCors", "PutBucketCors", "", "DeleteBucketCors"},
-	"delete":                {"", "", "DeleteObjects", ""},
-	"encryption":            {"GetBucketEncryption", "PutBucketEncryption", "", "DeleteBucketEncryption"},
-	"intelligent-tiering":   {"GetBucketIntelligentTieringConfiguration", "PutBucketIntelligentTieringConfiguration", "", "DeleteBucketIntelligentTieringConfiguration"},
-	"inventory":             {"GetBucketInventoryConfiguration", "PutBucketInventoryConfiguration", "", "DeleteBucketInventoryConfiguration"},
-	"lifecycle":             {"GetBucketLifecycleConfiguration", "PutBucketLifecycleConfiguration", "", "DeleteBucketLifecycle"},
-	"location":              {"GetBucketLocation", "", "", ""},
-	"logging":               {"GetBucketLogging", "PutBucketLogging", "", ""},
-	"metadataConfiguration": {"GetBucketMetadataConfiguration", "", "CreateBucketMetadataConfiguration", "DeleteBucketMetadataConfiguration"},
-	"metadataTable":         {"GetBucketMetadataTableConfiguration", "", "CreateBucketMetadataTableConfiguration", "DeleteBucketMetadataTableConfiguration"},
-	"metrics":               {"GetBucketMetricsConfiguration", "PutBucketMetricsConfiguration", "", "DeleteBucketMetricsConfiguration"},
-	"notification":          {"GetBucketNotificationConfiguration", "PutBucketNotificationConfiguration", "", ""},
-	"object-lock":           {"GetObjectLockConfiguration", "PutObjectLockConfiguration", "", ""},
-	"ownershipControls":     {"GetBucketOwnershipControls", "PutBucketOwnershipControls", "", "DeleteBucketOwnershipControls"},
-	"policy":                {"GetBucketPolicy", "PutBucketPolicy", "", "DeleteBucketPolicy"},
-	"policyStatus":          {"GetBucketPolicyStatus", "", "", ""},
-	"publicAccessBlock":     {"GetPublicAccessBlock", "PutPublicAccessBlock", "", "DeletePublicAccessBlock"},
-	"replication":           {"GetBucketReplication", "PutBucketReplication", "", "DeleteBucketReplication"},
-	"requestPayment":        {"GetBucketRequestPayment", "PutBucketRequestPayment", "", ""},
-	"session":               {"CreateSession", "", "", ""},
-	"tagging":               {"GetBucketTagging", "PutBucketTagging", "", "DeleteBucketTagging"},
-	"uploads":               {"ListMultipartUploads", "", "", ""},
-	"versioning":            {"GetBucketVersioning", "PutBucketVersioning", "", ""},
-	"versions":              {"ListObjectVersions", "", "", ""},
-	"website":               {"GetBucketWebsite", "PutBucketWebsite", "", "DeleteBucketWebsite"},
+	"abac":                    {"GetBucketAbac", "PutBucketAbac", "", ""},
+	"accelerate":              {"GetBucketAccelerateConfiguration", "PutBucketAccelerateConfiguration", "", ""},
+	"acl":                     {"GetBucketAcl", "PutBucketAcl", "", ""},
+	"analytics":               {"GetBucketAnalyticsConfiguration", "PutBucketAnalyticsConfiguration", "", "DeleteBucketAnalyticsConfiguration"},
+	"cors":                    {"GetBucketCors", "PutBucketCors", "", "DeleteBucketCors"},
+	"delete":                  {"", "", "DeleteObjects", ""},
+	"encryption":              {"GetBucketEncryption", "PutBucketEncryption", "", "DeleteBucketEncryption"},
+	"intelligent-tiering":     {"GetBucketIntelligentTieringConfiguration", "PutBucketIntelligentTieringConfiguration", "", "DeleteBucketIntelligentTieringConfiguration"},
+	"inventory":               {"GetBucketInventoryConfiguration", "PutBucketInventoryConfiguration", "", "DeleteBucketInventoryConfiguration"},
+	"lifecycle":               {"GetBucketLifecycleConfiguration", "PutBucketLifecycleConfiguration", "", "DeleteBucketLifecycle"},
+	"location":                {"GetBucketLocation", "", "", ""},
+	"logging":                 {"GetBucketLogging", "PutBucketLogging", "", ""},
+	"metadataAnnotationTable": {"", "UpdateBucketMetadataAnnotationTableConfiguration", "", ""},
+	"metadataConfiguration":   {"GetBucketMetadataConfiguration", "", "CreateBucketMetadataConfiguration", "DeleteBucketMetadataConfiguration"},
+	"metadataInventoryTable":  {"", "UpdateBucketMetadataInventoryTableConfiguration", "", ""},
+	"metadataJournalTable":    {"", "UpdateBucketMetadataJournalTableConfiguration", "", ""},
+	"metadataTable":           {"GetBucketMetadataTableConfiguration", "", "CreateBucketMetadataTableConfiguration", "DeleteBucketMetadataTableConfiguration"},
+	"metrics":                 {"GetBucketMetricsConfiguration", "PutBucketMetricsConfiguration", "", "DeleteBucketMetricsConfiguration"},
+	"notification":            {"GetBucketNotificationConfiguration", "PutBucketNotificationConfiguration", "", ""},
+	"object-lock":             {"GetObjectLockConfiguration", "PutObjectLockConfiguration", "", ""},
+	"ownershipControls":       {"GetBucketOwnershipControls", "PutBucketOwnershipControls", "", "DeleteBucketOwnershipControls"},
+	"policy":                  {"GetBucketPolicy", "PutBucketPolicy", "", "DeleteBucketPolicy"},
+	"policyStatus":            {"GetBucketPolicyStatus", "", "", ""},
+	"publicAccessBlock":       {"GetPublicAccessBlock", "PutPublicAccessBlock", "", "DeletePublicAccessBlock"},
+	"replication":             {"GetBucketReplication", "PutBucketReplication", "", "DeleteBucketReplication"},
+	"requestPayment":          {"GetBucketRequestPayment", "PutBucketRequestPayment", "", ""},
+	"session":                 {"CreateSession", "", "", ""},
+	"tagging":                 {"GetBucketTagging", "PutBucketTagging", "", "DeleteBucketTagging"},
+	"uploads":                 {"ListMultipartUploads", "", "", ""},
+	"versioning":              {"GetBucketVersioning", "PutBucketVersioning", "", ""},
+	"versions":                {"ListObjectVersions", "", "", ""},
+	"website":                 {"GetBucketWebsite", "PutBucketWebsite", "", "DeleteBucketWebsite"},
 }
 
 var objectSubs = map[string]sub{
@@ -113,8 +121,8 @@ var objectSubs = map[string]sub{
 	"uploads":      {"", "", "CreateMultipartUpload", ""},
 }
 
-// plain are the operations without a sub-resource, per level.
-var plain = map[level]sub{
+// plainSubs are the operations without a sub-resource, per level.
+var plainSubs = map[level]sub{
 	service: {"ListBuckets", "", "", ""},
 	bucket:  {"ListObjects", "CreateBucket", "PostObject", "DeleteBucket"},
 	object:  {"GetObject", "PutObject", "", "DeleteObject"},
@@ -122,15 +130,26 @@ var plain = map[level]sub{
 
 // writeParameters may stand in the query of a write, some only beside a sub-resource. Any other could change what a store does, so
 // that we would fence one operation and it would carry out another.
-var writeParameters = map[string]string{"x-id": "", "partNumber": "uploadId", "select-type": "select", "lease": "fence"}
+var writeParameters = map[string]string{
+	"x-id": "", "partNumber": "uploadId", "select-type": "select", "lease": "fence", "annotationName": "annotation",
+}
 
 // valued are the parameters without whose value a write is another operation.
-var valued = map[string]bool{"uploadId": true, "partNumber": true, "versionId": true}
+var valued = map[string]bool{"uploadId": true, "partNumber": true, "versionId": true, "annotationName": true}
 
 // withoutVersion are the writes that are about no version ("This operation does not accept a version-id").
 var withoutVersion = map[string]bool{
 	"PutObject": true, "CopyObject": true, "CreateMultipartUpload": true, "UploadPart": true, "UploadPartCopy": true,
-	"CompleteMultipartUpload": true, "AbortMultipartUpload": true,
+	"CompleteMultipartUpload": true, "AbortMultipartUpload": true, appendObject: true, renameObject: true,
+}
+
+// lists of settings and annotations are what S3 answers where the one that is asked for is not named.
+var withoutName = map[string]struct{ parameter, name string }{
+	"GetBucketAnalyticsConfiguration":          {"id", "ListBucketAnalyticsConfigurations"},
+	"GetBucketIntelligentTieringConfiguration": {"id", "ListBucketIntelligentTieringConfigurations"},
+	"GetBucketInventoryConfiguration":          {"id", "ListBucketInventoryConfigurations"},
+	"GetBucketMetricsConfiguration":            {"id", "ListBucketMetricsConfigurations"},
+	"GetObjectAnnotation":                      {"annotationName", "ListObjectAnnotations"},
 }
 
 // mayStand says whether a query parameter that is no sub-resource may stand in a write.
@@ -152,8 +171,27 @@ var ways = map[string]way{
 	"SelectObjectContent":   reads,
 	"DeleteObjects":         deletesMany,
 	"CreateMultipartUpload": createsUpload, "UploadPart": uploadsPart, "UploadPartCopy": uploadsPart, "AbortMultipartUpload": abortsUpload,
+	renameObject: renames, "PostObject": postsForm,
 	"ShowFence": fenceShow, "AnnounceToken": fenceRaise,
-	"AppendObject": notYet, "PostObject": notYet, "RenameObject": notYet, "ReleaseLock": notYet, "TakeLock": notYet,
+	"ReleaseLock": notYet, "TakeLock": notYet,
+	createSession: refused, listDirectoryBuckets: refused, writeGetObjectResponse: refused,
+}
+
+// Operations that are known by more than method and sub-resource.
+const (
+	appendObject           = "AppendObject"
+	createSession          = "CreateSession"
+	listDirectoryBuckets   = "ListDirectoryBuckets"
+	optionsObject          = "OptionsObject"
+	renameObject           = "RenameObject"
+	writeGetObjectResponse = "WriteGetObjectResponse"
+)
+
+// whyRefused says what is wrong with the operations that are refused for good.
+var whyRefused = map[string]string{
+	createSession:          "it hands out credentials of the store, and whoever has those writes around the fence: set AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true",
+	listDirectoryBuckets:   "directory buckets are listed at an endpoint of their own, which is not behind this proxy",
+	writeGetObjectResponse: "it answers another client's request at S3 Object Lambda, and is not about an object of a bucket",
 }
 
 // parseOperation names what a request asks for. path is decoded and has no fence in it any more. The operation is told, as far as
@@ -161,6 +199,10 @@ var ways = map[string]way{
 func parseOperation(r *http.Request, path string) (op operation, err error) {
 	if op, err = splitPath(path); err != nil {
 		return op, err
+	}
+	if r.Method == http.MethodOptions && op.level != service { // a browser sends the query of the request that it asks about
+		op.name, op.way = optionsObject, preflight
+		return op, nil
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil && !isRead(r.Method) {
@@ -170,9 +212,12 @@ func parseOperation(r *http.Request, path string) (op operation, err error) {
 	if err != nil {
 		return op, err
 	}
-	op.name = operationName(r, op.level, subs, query)
+	op.name = op.findName(r, subs, query)
 	if withoutVersion[op.name] && query.Has("versionId") {
 		return op, badRequest(invalidArgument, "%s does not accept a versionId", op.name)
+	}
+	if err := checkTurning(r, op.name); err != nil {
+		return op, err
 	}
 	op.prefix, op.upload = query.Get("prefix"), query.Get("uploadId")
 	if op.way, err = op.chooseWay(r.Method, query); err != nil {
@@ -181,7 +226,29 @@ func parseOperation(r *http.Request, path string) (op operation, err error) {
 	return op, nil
 }
 
-const headerCopySource = "X-Amz-Copy-Source"
+const (
+	headerCopySource   = "X-Amz-Copy-Source"
+	headerRenameSource = "X-Amz-Rename-Source"
+	headerWriteOffset  = "X-Amz-Write-Offset-Bytes"
+)
+
+// turning are the headers that turn a write into another one.
+var turning = map[string][]string{
+	headerCopySource: {"CopyObject", "UploadPartCopy"}, headerRenameSource: {renameObject}, headerWriteOffset: {appendObject},
+}
+
+// checkTurning refuses a header that turns a write into another one than the operation that we take it for: a store may go by the header.
+func checkTurning(r *http.Request, operation string) error {
+	if isRead(r.Method) {
+		return nil
+	}
+	for header, names := range turning {
+		if _, ok := r.Header[header]; ok && !slices.Contains(names, operation) {
+			return badRequest(invalidArgument, "%s makes no sense in this request: it would be another operation", strings.ToLower(header))
+		}
+	}
+	return nil
+}
 
 // copySource is the bucket that CopyObject and UploadPartCopy read from: "/bucket/key" or "bucket/key", percent-encoded, and perhaps a
 // version behind it.
@@ -246,18 +313,27 @@ func subResources(method string, l level, query url.Values) (subs []string, err 
 	return subs, nil
 }
 
-func operationName(r *http.Request, l level, subs []string, query url.Values) string {
-	table := plain[l]
+func (op *operation) findName(r *http.Request, subs []string, query url.Values) string {
+	table := plainSubs[op.level]
 	if len(subs) > 0 {
 		table = bucketSubs[subs[0]]
-		if l == object {
+		if op.level == object {
 			table = objectSubs[subs[0]]
 		}
 	}
 	name := table.name(r.Method)
 	_, copying := r.Header[headerCopySource]
-	_, appending := r.Header["X-Amz-Write-Offset-Bytes"]
+	_, appending := r.Header[headerWriteOffset]
+	other, named := withoutName[name]
 	switch {
+	case isRead(r.Method) && op.level == bucket && query.Has("session"): // whatever else it names
+		return createSession
+	case named && query.Get(other.parameter) == "":
+		return other.name
+	case name == "ListBuckets" && (query.Get("x-id") == listDirectoryBuckets || query.Has("max-directory-buckets")):
+		return listDirectoryBuckets
+	case name == "PostObject" && op.bucket == writeGetObjectResponse: // no bucket has a capital letter
+		return writeGetObjectResponse
 	case name == "GetObject" && r.Method == http.MethodHead:
 		return "HeadObject"
 	case name == "ListObjects" && r.Method == http.MethodHead:
@@ -269,7 +345,7 @@ func operationName(r *http.Request, l level, subs []string, query url.Values) st
 	case name == "UploadPart" && copying:
 		return "UploadPartCopy"
 	case name == "PutObject" && appending:
-		return "AppendObject"
+		return appendObject
 	}
 	return name
 }
@@ -282,10 +358,12 @@ func (op *operation) chooseWay(method string, query url.Values) (way, error) {
 	}
 	w, ok := ways[op.name]
 	switch {
-	case ok && w != notYet:
-		return w, nil
-	case ok:
+	case w == refused:
+		return refused, notImplemented("%s does not go through this proxy: %s", op.name, whyRefused[op.name])
+	case w == notYet:
 		return notYet, notImplemented("%s cannot be fenced by this version", op.name)
+	case ok:
+		return w, nil
 	case isRead(method):
 		return reads, nil
 	case op.name == "":

@@ -26,7 +26,7 @@ func (x *exchange) read() error {
 }
 
 func (x *exchange) announceRead() error {
-	if x.who.token == 0 || x.target.Reads == rules.Plain {
+	if x.who.token == 0 || x.target.Reads == rules.Plain || x.access != nil && x.access.ReadOnly { // who may not write, shuts no writer out
 		x.lookFence()
 		return nil
 	}
@@ -110,9 +110,10 @@ type bucketList struct {
 }
 
 // listBuckets hands the question on where there is one backend. Of several it gathers all buckets; one that the configuration leads
-// elsewhere is not shown.
+// elsewhere is not shown, nor one that is out of reach of the access key.
 func (x *exchange) listBuckets() error {
-	if len(x.h.Backends) == 1 {
+	limited := x.access != nil && len(x.access.Buckets) > 0
+	if len(x.h.Backends) == 1 && !limited {
 		for _, b := range x.h.Backends {
 			b.ServeHTTP(x.w, x.toBackend())
 		}
@@ -131,7 +132,7 @@ func (x *exchange) listBuckets() error {
 		}
 		all.Owner = list.Owner
 		for _, entry := range list.Buckets {
-			if t, ok := x.h.Rules.Bucket(entry.Name); ok && t.Backend == name {
+			if t, ok := x.h.Rules.Bucket(entry.Name); ok && t.Backend == name && (!limited || x.access.Bucket(entry.Name)) {
 				all.Buckets = append(all.Buckets, entry)
 			}
 		}

@@ -98,13 +98,15 @@ func (x *exchange) demand() (*draft, error) {
 		return nil, &ruleError{conditionRequired, "this write needs a condition: send If-Match with the ETag that it replaces, or If-None-Match: *"}
 	case x.target.WriteOnce && creates && x.r.Header.Get("If-Match") != "":
 		return nil, &ruleError{objectExists, "its rule says write_once: an object is never overwritten, and If-Match asks for that"}
+	case x.target.WriteOnce && x.op.name == appendObject:
+		return nil, &ruleError{objectExists, "its rule says write_once: an object is never changed, and an append would"}
 	case x.streams() && x.r.ContentLength < 0:
 		return nil, notImplemented("a body of unknown length (Transfer-Encoding: chunked) is not taken, as S3 does not take it: send Content-Length")
 	case x.streams() && length == "":
 		// net/http takes this for an empty body, and an object would become empty by a slip.
 		return nil, &s3Error{http.StatusLengthRequired, missingContentLength, "send Content-Length; for an empty object, send 0"}
 	}
-	checks, err := checksOf(x.r.Header, x.streams())
+	checks, err := x.checks()
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +114,9 @@ func (x *exchange) demand() (*draft, error) {
 }
 
 // streams says whether the body is an object's content, which flows on as it comes. Other bodies are small and read whole first.
-func (x *exchange) streams() bool { return x.op.name == "PutObject" || x.op.name == "UploadPart" }
+func (x *exchange) streams() bool { return slices.Contains(streaming, x.op.name) }
+
+var streaming = []string{"PutObject", "UploadPart", appendObject}
 
 // meets says whether a writer is what a rule asks for.
 func (id identity) meets(p rules.Policy) error {

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	algorithm  = "AWS4-HMAC-SHA256"
-	service    = "s3"
-	terminator = "aws4_request"
+	algorithm    = "AWS4-HMAC-SHA256"
+	algorithmV4A = "AWS4-ECDSA-P256-SHA256"
+	service      = "s3"
+	terminator   = "aws4_request"
 
 	maxAuthorization = 8 << 10
 	maxSignedHeaders = 128
@@ -38,124 +39,153 @@ const (
 	presignedV2                // Signature
 )
 
-// mechanism finds the one way in which a request authenticates itself. All but signatures of version 4 in the header end here.
-func mechanism(h http.Header, inQuery queryMechanism) (auth authorization, err error) {
+// mechanism finds the one way in which a request authenticates itself, and returns what it says in its Authorization header
+// behind the name of the algorithm; "" where the signature is in the query. All but version 4 end here.
+func mechanism(h http.Header, inQuery queryMechanism) (inHeader string, err error) {
 	values := h["Authorization"]
 	switch {
 	case len(values) == 0 && inQuery == presigned:
-		return auth, refuse(http.StatusNotImplemented, notImplemented, "presigned URLs (X-Amz-Signature in the query) are not in this version")
+		return "", nil
 	case len(values) == 0 && inQuery == presignedV2:
-		return auth, notV4("the query is signed with Signature Version 2")
+		return "", notV4("Signature Version 2, in the query")
 	case len(values) == 0:
-		return auth, ErrAnonymous
+		return "", ErrAnonymous
 	case inQuery != noMechanism:
-		return auth, refuse(http.StatusBadRequest, invalidArgument,
+		return "", refuse(http.StatusBadRequest, invalidArgument,
 			"Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string parameter or the Authorization header should be specified")
 	case len(values) > 1:
-		return auth, malformed("the request has %d Authorization headers", len(values))
+		return "", malformed("the request has %d Authorization headers", len(values))
 	case len(values[0]) > maxAuthorization:
-		return auth, malformed("it is longer than %d bytes", maxAuthorization)
+		return "", malformed("it is longer than %d bytes", maxAuthorization)
 	}
-	name, rest := values[0], ""
-	if i := strings.IndexAny(name, " \t"); i >= 0 {
-		name, rest = name[:i], name[i:]
+	i := strings.IndexAny(values[0], " \t")
+	if i < 0 {
+		return "", argument("Authorization", values[0], "Authorization header is invalid -- one and only one ' ' (space) required.")
 	}
-	switch name {
+	switch name := values[0][:i]; name {
 	case algorithm:
-		return parseAuthorization(rest)
+		return values[0][i:], nil
 	case "AWS":
-		return auth, notV4("the request is signed with Signature Version 2")
-	case "AWS4-ECDSA-P256-SHA256":
-		return auth, notV4("the request is signed with Signature Version 4A (AWS4-ECDSA-P256-SHA256)")
+		return "", notV4("Signature Version 2, in the Authorization header")
+	case algorithmV4A:
+		return "", notV4("Signature Version 4A, in the Authorization header")
+	default:
+		return "", argument("Authorization", name, "Unsupported Authorization Type")
 	}
-	return auth, refuse(http.StatusBadRequest, invalidArgument, "Unsupported Authorization Type: %.40q. Please use %s.", name, algorithm)
 }
 
 // notV4 is what regions without Signature Version 2 answer.
-func notV4(what string) error {
-	return refuse(http.StatusBadRequest, invalidRequest, "The authorization mechanism you have provided is not supported. Please use %s. (%s)", algorithm, what)
+func notV4(mechanism string) error {
+	e := refuse(http.StatusBadRequest, invalidRequest, "The authorization mechanism you have provided is not supported. Please use %s.", algorithm).(*Error)
+	e.Details = []Detail{{"Mechanism", mechanism}}
+	return e
 }
 
 // parseAuthorization reads "Credential=…, SignedHeaders=…, Signature=…", in any order, each once.
 func parseAuthorization(components string) (auth authorization, err error) {
-	var credential, signature string
-	for component := range strings.SplitSeq(components, ",") {
-		name, value, ok := strings.Cut(strings.Trim(component, " \t"), "=")
-		field := &credential
-		switch name {
-		case "Credential":
-		case "SignedHeaders":
-			field = &auth.signedList
-		case "Signature":
-			field = &signature
-		default:
-			ok = false
-		}
-		if !ok || *field != "" || value == "" {
-			return auth, malformed("the authorization header requires three components: Credential, SignedHeaders, and Signature.")
-		}
-		*field = value
-	}
-	if credential == "" || auth.signedList == "" || signature == "" {
+	if strings.Count(components, ",") != 2 {
 		return auth, malformed("the authorization header requires three components: Credential, SignedHeaders, and Signature.")
 	}
-	if err := auth.parseCredential(credential); err != nil {
+	var credential, signature string
+	for component := range strings.SplitSeq(components, ",") {
+		component = strings.Trim(component, " \t")
+		name, value, ok := strings.Cut(component, "=")
+		if !ok {
+			return auth, malformed("the authorization component %.80q is malformed.", component)
+		}
+		switch name {
+		case "Credential":
+			credential = value
+		case "SignedHeaders":
+			auth.signedList = value
+		case "Signature":
+			signature = value
+		}
+	}
+	switch "" {
+	case credential:
+		return auth, malformed("missing Credential.")
+	case auth.signedList:
+		return auth, malformed("missing SignedHeaders.")
+	case signature:
+		return auth, malformed("missing Signature.")
+	}
+	if err := auth.parseCredential(credential, malformed); err != nil {
 		return auth, err
 	}
-	if err := auth.parseSignature(signature); err != nil {
+	if err := auth.parseSignature(signature, malformed); err != nil {
 		return auth, err
 	}
-	return auth, auth.parseSignedHeaders()
+	return auth, auth.parseSignedHeaders(malformed)
 }
 
-func (auth *authorization) parseSignature(signature string) error {
-	if len(signature) != digestLength || !isHex(signature) || strings.ContainsAny(signature, "ABCDEF") {
-		return malformed("the Signature must be %d lowercase hexadecimal digits.", digestLength)
+// A complaint makes the refusal of a part of the authorization: where it stood decides the code and the sentence's beginning.
+type complaint func(format string, args ...any) error
+
+func (auth *authorization) parseSignature(signature string, complain complaint) error {
+	if len(signature) != digestLength || !isLowerHex(signature) {
+		return complain("the Signature must be %d lowercase hexadecimal digits.", digestLength)
 	}
 	_, _ = hex.Decode(auth.signature[:], []byte(signature)) // it has just been looked at
 	return nil
 }
 
+const badCredential = `the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".`
+
 // parseCredential reads "AKID/20130524/us-east-1/s3/aws4_request" from its end: an access key may have slashes.
-func (auth *authorization) parseCredential(credential string) error {
+func (auth *authorization) parseCredential(credential string, complain complaint) error {
 	rest := credential
-	for _, field := range []*string{&auth.end, &auth.service, &auth.region, &auth.date} {
+	for _, field := range [...]*string{&auth.end, &auth.service, &auth.region, &auth.date} {
 		i := strings.LastIndexByte(rest, '/')
 		if i < 0 {
-			return malformed(`the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".`)
+			return complain("%s", badCredential)
 		}
 		rest, *field = rest[:i], rest[i+1:]
 	}
 	if rest == "" || len(rest) > maxAccessKey || auth.region == "" || len(auth.region) > maxRegion {
-		return malformed(`the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".`)
+		return complain("%s", badCredential)
+	}
+	if strings.Contains(rest, "/") && !isDate(auth.date) { // not a key with a slash, but too many parts
+		return complain("%s", badCredential)
 	}
 	auth.accessKey, auth.scope = rest, credential[len(rest)+1:]
 	return nil
 }
 
 // checkScope holds the credential to this service; the date is held to the request's elsewhere.
-func (auth *authorization) checkScope(region string) error {
+func (auth *authorization) checkScope(region string, complain complaint) error {
 	switch {
-	case auth.end != terminator:
-		return malformed("incorrect terminal %.40q. This endpoint uses %q.", auth.end, terminator)
 	case auth.service != service:
-		return malformed("incorrect service %.40q. This endpoint belongs to %q.", auth.service, service)
+		return complain("incorrect service %.40q. This endpoint belongs to %q.", auth.service, service)
+	case auth.end != terminator:
+		return complain("incorrect terminal %.40q. This endpoint uses %q.", auth.end, terminator)
+	case !isDate(auth.date):
+		return complain(`incorrect date format %.40q. This date in the credential must be in the format "yyyyMMdd".`, auth.date)
 	case region != "" && auth.region != region:
-		return wrongRegion(auth.region, region)
+		return wrongRegion(auth.region, region, complain)
 	}
 	return nil
 }
 
+func isDate(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return len(s) == len(dateFormat)
+}
+
 // parseSignedHeaders demands names in lower case, sorted, each once: the form that is signed.
-func (auth *authorization) parseSignedHeaders() error {
+func (auth *authorization) parseSignedHeaders(complain complaint) error {
 	if strings.Count(auth.signedList, ";") >= maxSignedHeaders {
-		return malformed("SignedHeaders names more than %d headers.", maxSignedHeaders)
+		return complain("SignedHeaders names more than %d headers.", maxSignedHeaders)
 	}
 	auth.signedHeaders = strings.Split(auth.signedList, ";")
 	before := ""
 	for _, name := range auth.signedHeaders {
 		if !isLowerToken(name) || name <= before {
-			return malformed("SignedHeaders must be header names in lower case, sorted, each once.")
+			return complain("SignedHeaders must be header names in lower case, sorted, each once.")
 		}
 		before = name
 	}
@@ -179,7 +209,10 @@ const amzPrefix = "x-amz-"
 // checkSigned demands that the signature covers host and every x-amz-* header there is: whatever S3 would act on
 // ("Signature Calculations …: Task 1", CanonicalHeaders). One of them that is named but is not there would be taken for empty;
 // it is refused.
-func checkSigned(h http.Header, signed []string) error {
+//
+// A presigned URL need not cover x-amz-content-sha256: HTTP libraries add it to whatever they send, and all it can do is to
+// have the body checked.
+func checkSigned(h http.Header, signed []string, presigned bool) error {
 	if _, ok := slices.BinarySearch(signed, "host"); !ok {
 		return notSigned("host")
 	}
@@ -204,9 +237,13 @@ func checkSigned(h http.Header, signed []string) error {
 	}
 	var missing []string
 	for name := range h {
-		if _, ok := slices.BinarySearch(signed, strings.ToLower(name)); !ok && isAmz(name) {
-			missing = append(missing, strings.ToLower(name))
+		name = strings.ToLower(name)
+		if _, ok := slices.BinarySearch(signed, name); !ok && isAmz(name) && (!presigned || name != contentHash) {
+			missing = append(missing, name)
 		}
+	}
+	if len(missing) == 0 {
+		return nil
 	}
 	slices.Sort(missing)
 	return notSigned(strings.Join(missing, ", "))

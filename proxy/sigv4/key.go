@@ -26,6 +26,25 @@ func sign(key, message []byte) (mac signingKey) {
 	return mac
 }
 
+// keyOf finds the signing key of an authorization. The function that it returns must be told whether the key has verified a
+// signature, and says whether the access key exists: for one that does not, the key is another one, which verifies nothing.
+func (v *Verifier) keyOf(auth authorization) (key signingKey, settle func(verified bool) (exists bool)) {
+	secret, known := v.lookup(auth.accessKey)
+	if !known {
+		secret = v.decoy
+	}
+	key, cached := v.keys.get(auth, secret)
+	if !cached {
+		key = deriveKey(secret, auth.date, auth.region)
+	}
+	return key, func(verified bool) bool {
+		if verified && known && !cached {
+			v.keys.put(auth, secret, key)
+		}
+		return known
+	}
+}
+
 // maxCachedKeys bounds the cache. It is far above the keys and regions that one proxy serves.
 const maxCachedKeys = 1024
 
