@@ -236,7 +236,7 @@ type problem struct {
 func (x *exchange) write(a answer) {
 	var contentType string
 	var body []byte
-	if wantsJSON(x.r) {
+	if wantsJSON(x.r) && !x.waiting {
 		contentType = problemType
 		body, _ = json.Marshal(problem{ // strings and numbers only: it cannot fail
 			Type: "about:blank", Title: a.code, Status: a.status, Detail: a.message, Instance: x.id, Error: a.name,
@@ -247,6 +247,13 @@ func (x *exchange) write(a answer) {
 		contentType = xmlType
 		body, _ = xml.Marshal(xmlError{Code: a.code, Message: a.message, Condition: a.condition, Details: xmlDetails(a.details), Resource: x.path, RequestID: x.id})
 		body = append([]byte(xml.Header), body...)
+	}
+	if x.waiting {
+		if a.name == outcomeUnknown {
+			panic(http.ErrAbortHandler) // the answer has begun as a success: cut off, it says nothing
+		}
+		x.endWaiting(body)
+		return
 	}
 	if a.name != "" {
 		x.w.Header().Set(headerError, a.name)

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 )
@@ -50,45 +49,4 @@ func (x *exchange) drainRefused(ctx context.Context) {
 func (x *exchange) unsent() bool {
 	return !x.bodyTouched && strings.EqualFold(x.r.Header.Get("Expect"), "100-continue") &&
 		!strings.Contains(x.r.UserAgent(), "aws-sdk-go")
-}
-
-// recorder keeps a backend's answer to a write until the write has been settled: the client hears of it after the fence does.
-// Such answers are small.
-type recorder struct {
-	header   http.Header
-	status   int
-	body     []byte
-	doubtful bool // what it says leaves open what became of the write
-}
-
-// maxRecorded bounds what a backend may say to a write. The longest answers name 1,000 keys, of 1 KiB each and escaped.
-const maxRecorded = 16 << 20
-
-func newRecorder(h http.Header) *recorder { return &recorder{header: h.Clone()} }
-
-func (rec *recorder) Header() http.Header { return rec.header }
-
-func (rec *recorder) WriteHeader(status int) {
-	if rec.status == 0 && status >= 200 {
-		rec.status = status
-	}
-}
-
-func (rec *recorder) Write(p []byte) (int, error) {
-	rec.WriteHeader(http.StatusOK)
-	if len(rec.body)+len(p) > maxRecorded {
-		return 0, io.ErrShortWrite
-	}
-	rec.body = append(rec.body, p...)
-	return len(p), nil
-}
-
-// replay sends the answer on.
-func (rec *recorder) replay(w http.ResponseWriter) {
-	h := w.Header()
-	for name, values := range rec.header {
-		h[name] = values
-	}
-	w.WriteHeader(rec.status)
-	_, _ = w.Write(rec.body) // a client that has gone need not be told
 }

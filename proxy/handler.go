@@ -123,6 +123,7 @@ type exchange struct {
 	generation int64
 
 	bodyTouched bool // a Read of the body has been tried
+	waiting     bool // the client has had a status of 200 and some blanks of its answer
 }
 
 // ServeHTTP answers one S3 request.
@@ -328,8 +329,8 @@ func (x *exchange) finish(err error) {
 		a := x.answerTo(err)
 		x.tellFence(err)
 		x.record(a, err)
-		x.write(a)
 		x.h.metrics.refusal(a.name)
+		x.write(a)
 	}
 	x.h.metrics.request(x.op.name, x.w.Status(), time.Since(x.start))
 }

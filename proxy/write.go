@@ -247,6 +247,7 @@ func (x *exchange) deliver(ctx context.Context, d *draft, c condition, p passage
 	s.writeID = x.stamp(out.Header)
 	c.put(out)
 	s.rec = newRecorder(x.w.Header())
+	s.rec.blank = x.keepWaiting
 	var body delivery
 	if d.content != nil {
 		body = d.content.deliver(out, p.admit)
@@ -364,6 +365,13 @@ func (x *exchange) settle(s sent, p settler) error {
 func (x *exchange) tell(rec *recorder, err error) error {
 	if err != nil {
 		return err
+	}
+	if x.waiting {
+		if _, isError := rec.errorCode(); rec.status != http.StatusOK && !isError {
+			return errors.New("the backend answered " + strconv.Itoa(rec.status) + " when a 200 had been passed on already")
+		}
+		x.endWaiting(rec.body)
+		return nil
 	}
 	if x.target.Fenced {
 		x.lookFence()

@@ -57,7 +57,7 @@ func prober(store *s3.Store) func(context.Context, string) (proxy.Findings, erro
 		if err != nil {
 			return proxy.Findings{}, err
 		}
-		f := proxy.Findings{Spool: found.Torn, Unhashed: found.Unhashed, Merges: found.Merged, Skipped: found.Skipped, Blind: found.Blind, Detail: found.Detail}
+		f := proxy.Findings{Spool: found.Torn, Unhashed: found.Unhashed, Trailers: found.Trailers, Merges: found.Merged, Skipped: found.Skipped, Blind: found.Blind, Detail: found.Detail}
 		for operation, honoured := range map[string]bool{
 			"PutObject": found.Put, "CompleteMultipartUpload": found.Complete, "CopyObject": found.Copy, "DeleteObject": found.Delete, "DeleteObjects": found.Batch,
 		} {
