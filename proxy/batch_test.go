@@ -127,7 +127,7 @@ func TestBatchMeansOneKeyPerObject(t *testing.T) {
 	d := &deleter{}
 	f := newFixture(t, Backend{Handler: d}, jobRules)
 	for _, body := range []string{
-		"", "<Delete/>", "<Other><Object><Key>a</Key></Object></Other>", "<Delete><Object><Key></Key></Object></Delete>",
+		"", "<Delete", "<Other><Object><Key>a</Key></Object></Other>", "<Delete><Object><Key></Key></Object></Delete>",
 		"<Delete><Object><Key>jobs/1/a</Key><Key>jobs/2/a</Key></Object></Delete>",
 		"<Delete><Object><key>a</key></Object></Delete>", "<Delete><Object/></Delete>",
 		"<Delete><Object><Key>a</Key><Else>b</Else></Object></Delete>", "<Delete><Else/><Object><Key>a</Key></Object></Delete>",

@@ -88,8 +88,8 @@ func parseBatch(text []byte) (*batch, error) {
 	if err := xml.Unmarshal(text, &read); err != nil {
 		return nil, malformedXML("the body is not a Delete: %v", err)
 	}
-	if len(read.Objects) == 0 || len(read.Objects) > maxBatch {
-		return nil, malformedXML("a Delete has 1 to %d objects; this one has %d", maxBatch, len(read.Objects))
+	if len(read.Objects) > maxBatch {
+		return nil, malformedXML("a Delete has %d objects at most; this one has %d", maxBatch, len(read.Objects))
 	}
 	if len(read.Unknown) > 0 {
 		return nil, malformedXML("a Delete has no %s", read.Unknown[0].XMLName.Local)

@@ -118,13 +118,14 @@ func (b *budget) take(n int64) bool {
 
 func (b *budget) give(n int64) { b.left.Add(n) }
 
-// gather reads and verifies the bodies that go to the store whole, and returns nil for one that streams. ctx ends when the upload is to be
+// small says that a body is no object's content, or none at all.
+func (x *exchange) small() bool { return !x.streams() || x.r.ContentLength == 0 }
+
+// gather reads and verifies the contents that go to the store whole, and returns nil for one that streams. ctx ends when the upload is to be
 // cut off.
 func (x *exchange) gather(ctx context.Context, checks []check, found Findings) (*content, error) {
 	size := x.r.ContentLength
 	switch {
-	case !x.streams() || size == 0:
-		return x.gatherSmall(ctx, checks)
 	case !x.backend().remote():
 		return nil, nil
 	case size <= x.h.Buffer && x.h.memory.take(size):

@@ -207,7 +207,7 @@ func TestWhatABodyTookIsGivenBack(t *testing.T) {
 			r.want(504, "OutcomeUnknown", "PUT", "/b/a", content, token)
 		},
 		"lost races": func(r *remote) {
-			for i := range 3 {
+			for i := range maxTries {
 				r.race("PutObject", "a", fmt.Sprint(i))
 			}
 			r.want(503, "SlowDown", "PUT", "/b/a", content, token)

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
@@ -212,6 +214,26 @@ func withoutFence(h http.Header) http.Header {
 var ofConnections = map[string]bool{
 	"": true, "close": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "http2-settings": true,
 	"proxy-connection": true, "proxy-authenticate": true, "proxy-authorization": true,
+}
+
+// maxHeaders is what S3 takes of headers, in bytes, names and values together.
+const maxHeaders = 8 << 10
+
+// checkHeaders refuses a header section that S3 would not take.
+func checkHeaders(r *http.Request) error {
+	size := 0
+	for name, values := range r.Header {
+		for _, v := range values {
+			size += len(name) + len(v)
+		}
+	}
+	if size > maxHeaders {
+		return &sigv4.Error{
+			Status: http.StatusBadRequest, Code: "RequestHeaderSectionTooLarge", Message: "Your request header section exceeds the maximum allowed header size.",
+			Details: []sigv4.Detail{{Name: "MaxSizeAllowed", Value: strconv.Itoa(maxHeaders)}},
+		}
+	}
+	return nil
 }
 
 // checkConnection refuses a request that declares others to be so: what is behind us would take off what we have judged, or have put there.

@@ -13,6 +13,7 @@ import (
 
 // A check is a digest that the client has sent, and that the body must have.
 type check struct {
+	algorithm     checksum.Algorithm // of a checksum of S3
 	header        string
 	code, message string // S3's for a body that has another
 	want          []byte
@@ -63,7 +64,7 @@ func (x *exchange) checks() (checks []check, err error) {
 		a, _ := checksum.ByName("MD5")
 		c := check{header: "content-md5", code: "BadDigest", message: "The Content-MD5 you specified did not match what we received.", hash: a.New()}
 		if c.want, ok = oneSum(a, values); !ok {
-			return nil, badRequest("InvalidDigest", "The Content-MD5 you specified is not valid.")
+			return nil, badRequest("InvalidDigest", "The Content-Md5 you specified is not valid.")
 		}
 		checks = append(checks, c)
 	}
@@ -76,19 +77,12 @@ func (x *exchange) checks() (checks []check, err error) {
 
 // checksums are those of S3, of which a body has one.
 func (x *exchange) checksums() (checks []check, err error) {
-	for name, values := range x.r.Header {
-		a, ok := checksum.ByHeader(name)
-		if !ok {
-			if strings.HasPrefix(name, checksum.HeaderPrefix) && !slices.Contains(aboutChecksums, name) {
-				return nil, badRequest("InvalidRequest", "The algorithm type you specified in x-amz-checksum- header is invalid.")
-			}
-			continue
+	for name := range x.r.Header {
+		if a, ok := checksum.ByHeader(name); ok {
+			checks = append(checks, newCheck(a))
+		} else if strings.HasPrefix(name, checksum.HeaderPrefix) && !slices.Contains(aboutChecksums, name) {
+			return nil, badRequest("InvalidRequest", "The algorithm type you specified in x-amz-checksum- header is invalid.")
 		}
-		c := newCheck(a)
-		if c.want, ok = oneSum(a, values); !ok {
-			return nil, badRequest("InvalidRequest", "Value for %s header is invalid.", c.header)
-		}
-		checks = append(checks, c)
 	}
 	for name := range x.trailer {
 		a, _ := checksum.ByHeader(name) // by announcedTrailers
@@ -104,18 +98,28 @@ func (x *exchange) checksums() (checks []check, err error) {
 		}
 		checks = append(checks, c)
 	}
-	if v := x.r.Header.Get("X-Amz-Sdk-Checksum-Algorithm"); v != "" && len(checks) == 1 && !strings.EqualFold("x-amz-checksum-"+v, checks[0].header) {
+	switch {
+	case len(checks) > 1:
+		return nil, badRequest("InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+	case len(checks) == 0:
+		return nil, nil
+	}
+	c := &checks[0]
+	if v := x.r.Header.Get("X-Amz-Sdk-Checksum-Algorithm"); v != "" && !strings.EqualFold("x-amz-checksum-"+v, c.header) {
 		return nil, badRequest("InvalidRequest", "Value for x-amz-sdk-checksum-algorithm header is invalid.")
 	}
-	if len(checks) > 1 {
-		return nil, badRequest("InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+	if c.late == nil {
+		var ok bool
+		if c.want, ok = oneSum(c.algorithm, x.r.Header.Values(c.header)); !ok {
+			return nil, badRequest("InvalidRequest", "Value for %s header is invalid.", c.header)
+		}
 	}
 	return checks, nil
 }
 
 func newCheck(a checksum.Algorithm) check {
 	return check{
-		header: strings.ToLower(a.Header()), code: "BadDigest", message: "The " + a.Name + " you specified did not match the calculated checksum.", hash: a.New(),
+		algorithm: a, header: strings.ToLower(a.Header()), code: "BadDigest", message: "The " + a.Name + " you specified did not match the calculated checksum.", hash: a.New(),
 	}
 }
 

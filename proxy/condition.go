@@ -121,12 +121,17 @@ func (x *exchange) unmet(rec *recorder, c condition) (bool, error) {
 	default:
 		return false, nil
 	}
-	if x.op.name != "CopyObject" || c.seen.hidden {
+	if !x.othersConditions() || c.seen.hidden {
 		return true, nil
 	}
-	// The source may be missing, or not meet a condition that the client has for it: then the key itself is what it was.
+	// The source may be missing, or something not meet another condition of the client: then the key itself is what it was.
 	now, _, err := x.glance(x.detached())
 	return now != c.seen, err
+}
+
+// othersConditions says that there are conditions on the request, or may be, that are not about the ETag of its key.
+func (x *exchange) othersConditions() bool {
+	return x.op.name == "CopyObject" || x.r.Header.Get("X-Amz-If-Match-Size") != "" || x.r.Header.Get("X-Amz-If-Match-Last-Modified-Time") != ""
 }
 
 // conflict is S3's word for a write that met another one: it says that nothing was changed, and to look again.

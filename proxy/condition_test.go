@@ -360,3 +360,20 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d remembered, want %d", len(m.etags), maxRemembered)
 	}
 }
+
+// TestOtherConditionsOfTheClient: a condition on size or time that is not met is the client's answer, and no race that was lost.
+func TestOtherConditionsOfTheClient(t *testing.T) {
+	t.Parallel()
+	before(t, nil, func(r *remote) {
+		r.put("a", "content")
+		r.interfere("DeleteObject", func(c *call) { c.answer(412, "<Error><Code>PreconditionFailed</Code></Error>") })
+		w := r.do("DELETE", "/b/a", "", "X-Fence-Token: 34", "X-Amz-If-Match-Size: 3")
+		if w.Code != 412 || w.Header().Get(headerError) != "" {
+			t.Errorf("%d %s, want the store's 412", w.Code, w.Body)
+		}
+		if n := len(r.take("DeleteObject")); n != 1 {
+			t.Errorf("sent %d times, want once", n)
+		}
+		r.settled()
+	})
+}

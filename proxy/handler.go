@@ -193,7 +193,13 @@ func (x *exchange) find() error {
 	x.path = x.h.bucketOf(x.r.Host) + x.path
 	x.r, badForm = withoutSignature(x.r)
 	x.op, badOperation = parseOperation(x.r, x.path)
+	if err := checkHeaders(signed); err != nil {
+		return err
+	}
 	if err := x.authenticate(signed); err != nil {
+		if errors.Is(err, sigv4.ErrAnonymous) && badOperation != nil {
+			return badOperation // as S3 has it: what is no operation for anybody
+		}
 		return err // who may not come in is told nothing else
 	}
 	if err := checkConnection(x.r.Header); err != nil {
@@ -275,11 +281,11 @@ func (x *exchange) findTarget() error {
 	return nil
 }
 
-// findSource refuses a copy that no one store can make.
+// findSource refuses a copy that no one store can make. A source that cannot be read is for the store to refuse, in its order and its words.
 func (x *exchange) findSource() error {
 	name, err := copySource(x.r.Header)
 	if err != nil {
-		return err
+		return nil // an access key with bounds was refused by permitSource
 	}
 	switch source, ok := x.h.Rules.Bucket(name); {
 	case !ok:

@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
@@ -107,6 +110,22 @@ func (x *exchange) abortOwn() error {
 		x.forgetUpload()
 	}
 	return x.tell(rec, err)
+}
+
+var location = regexp.MustCompile(`<Location>[^<]*</Location>`)
+
+// locate puts the URL of the object as its client names it into the answer to a Complete: the store has put its own there, which is not the
+// client's to use.
+func (x *exchange) locate(rec *recorder) {
+	if x.op.name != "CompleteMultipartUpload" || !location.Match(rec.body) {
+		return
+	}
+	var url bytes.Buffer
+	_ = xml.EscapeText(&url, []byte(x.scheme()+"://"+x.r.Host+x.r.URL.EscapedPath())) // into memory
+	rec.body = location.ReplaceAllLiteral(rec.body, append(append([]byte("<Location>"), url.Bytes()...), "</Location>"...))
+	if rec.header.Get("Content-Length") != "" {
+		rec.header.Set("Content-Length", strconv.Itoa(len(rec.body)))
+	}
 }
 
 // forgetUpload ends the record of an upload that is no more. One that stays, because the registry fails or we crash here, costs its

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
@@ -54,7 +55,10 @@ func (x *exchange) postForm() error {
 func (x *exchange) readForm() (*form, error) {
 	kind, parameters, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
-		return nil, &s3Error{http.StatusPreconditionFailed, preconditionFailed, "Bucket POST must be of the enclosure-type multipart/form-data"}
+		return nil, &sigv4.Error{
+			Status: http.StatusPreconditionFailed, Code: preconditionFailed, Message: "At least one of the pre-conditions you specified did not hold.",
+			Details: []sigv4.Detail{{Name: "Condition", Value: "Bucket POST must be of the enclosure-type multipart/form-data"}},
+		}
 	}
 	if x.wireLength < 0 {
 		return nil, &s3Error{http.StatusLengthRequired, missingContentLength, "send Content-Length"}
@@ -90,7 +94,7 @@ func formError(body *gatedBody, err error) error {
 	if errors.As(err, new(*s3Error)) {
 		return err
 	}
-	return badRequest("MalformedPOSTRequest", "The body of your POST request is not well-formed multipart/form-data: %v", err)
+	return badRequest("MalformedPOSTRequest", "The body of your POST request is not well-formed multipart/form-data.")
 }
 
 // readFields reads up to the file, which S3 wants behind all fields that count.
@@ -154,6 +158,7 @@ const maxObject = 5 << 30
 
 // readFile keeps the file until it is known to have come whole: in memory where there is room, else in the spool.
 func (x *exchange) readFile(f *form, file io.Reader, limit lengthRange) (err error) {
+	whole := file
 	file = io.LimitReader(file, limit.most+1)
 	if size := x.wireLength; size <= x.h.Buffer && x.h.memory.take(size) {
 		f.release = func() { x.h.memory.give(size) }
@@ -175,11 +180,20 @@ func (x *exchange) readFile(f *form, file io.Reader, limit lengthRange) (err err
 	case err != nil:
 		return err
 	case f.size > limit.most:
-		return badRequest("EntityTooLarge", "Your proposed upload exceeds the maximum allowed size, which is %d bytes", limit.most)
+		if rest, err := io.Copy(io.Discard, whole); err == nil {
+			f.size += rest
+		}
+		return wrongSize("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.", f.size, "MaxSizeAllowed", limit.most)
 	case f.size < limit.least:
-		return badRequest("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size, which is %d bytes", limit.least)
+		return wrongSize("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size", f.size, "MinSizeAllowed", limit.least)
 	}
 	return nil
+}
+
+func wrongSize(code, message string, size int64, limit string, allowed int64) error {
+	return &sigv4.Error{Status: http.StatusBadRequest, Code: code, Message: message, Details: []sigv4.Detail{
+		{Name: "ProposedSize", Value: strconv.FormatInt(size, 10)}, {Name: limit, Value: strconv.FormatInt(allowed, 10)},
+	}}
 }
 
 // readToEnd passes over the fields behind the file, as S3 does, up to the end of the body: a form that was cut off is none.
@@ -249,7 +263,7 @@ func (id identity) with(fields map[string]string) (identity, error) {
 // likeHeaders are the fields that are headers by another name or by their own, beside those that begin with likeHeaderPrefixes.
 var likeHeaders = map[string]string{
 	"acl": "X-Amz-Acl", "cache-control": "Cache-Control", "content-disposition": "Content-Disposition", "content-encoding": "Content-Encoding",
-	"content-type": "Content-Type", "expires": "Expires",
+	"content-language": "Content-Language", "content-type": "Content-Type", "expires": "Expires",
 	"x-amz-storage-class": "X-Amz-Storage-Class", "x-amz-website-redirect-location": "X-Amz-Website-Redirect-Location",
 	"x-amz-sdk-checksum-algorithm": "X-Amz-Sdk-Checksum-Algorithm",
 }
@@ -273,7 +287,9 @@ func (f *form) headers() (http.Header, error) {
 		if strings.ContainsFunc(value, isControl) || textproto.TrimString(name) == "" {
 			return nil, badRequest(invalidArgument, "the field %q has a control character", field)
 		}
-		h.Set(name, value)
+		if value != "" {
+			h.Set(name, value)
+		}
 	}
 	if document, ok := f.fields["tagging"]; ok {
 		tags, err := tagsOf(document)
@@ -292,7 +308,7 @@ func tagsOf(document string) (string, error) {
 		Tags    []struct{ Key, Value string } `xml:"TagSet>Tag"`
 	}
 	if err := xml.Unmarshal([]byte(document), &tagging); err != nil {
-		return "", malformedXML("the field tagging is not a Tagging: %v", err)
+		return "", malformedXML("The XML you provided was not well-formed or did not validate against our published schema.")
 	}
 	tags := url.Values{}
 	for _, t := range tagging.Tags {
@@ -321,7 +337,7 @@ func (x *exchange) answerForm(rec *recorder, f *form) error {
 		rec.become(http.StatusOK, nil)
 	case "201":
 		body, err := xml.Marshal(struct {
-			XMLName                     xml.Name `xml:"PostResponse"`
+			XMLName                     xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ PostResponse"`
 			Location, Bucket, Key, ETag string
 		}{Location: location, Bucket: x.op.bucket, Key: x.op.key, ETag: etag})
 		if err != nil {

@@ -141,7 +141,7 @@ func TestFormWithoutKeys(t *testing.T) {
 	b := &watcher{}
 	f := newFixture(t, Backend{Handler: b})
 	resp, body := f.post([]field{{"key", "k"}, {"success_action_status", "201"}, {"tagging", "<Tagging><TagSet><Tag><Key>a</Key><Value>b c</Value></Tag></TagSet></Tagging>"}}, "x", "content")
-	if resp.StatusCode != 201 || !strings.Contains(body, "<PostResponse>") || !strings.Contains(body, "<Key>k</Key>") {
+	if resp.StatusCode != 201 || !strings.Contains(body, "<PostResponse ") || !strings.Contains(body, "<Key>k</Key>") {
 		t.Errorf("%d %s, want 201 and a PostResponse", resp.StatusCode, body)
 	}
 	if got, _ := b.last(); got.header.Get("X-Amz-Tagging") != "a=b+c" {

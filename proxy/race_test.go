@@ -131,8 +131,8 @@ func TestCopyLosesARaceInsideA200(t *testing.T) {
 	}
 }
 
-// TestThreeLostRaces: then it is the client's turn to come again, and nothing is left open.
-func TestThreeLostRaces(t *testing.T) {
+// TestLostRacesEnd: then it is the client's turn to come again, and nothing is left open.
+func TestLostRacesEnd(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"PutObject", "CopyObject", "DeleteObject"} {
 		t.Run(name, func(t *testing.T) {
@@ -140,17 +140,17 @@ func TestThreeLostRaces(t *testing.T) {
 			before(t, nil, func(r *remote) {
 				r.put("a", "what is there")
 				write := r.prepare(name, "a")
-				for i := range 3 {
+				for i := range maxTries {
 					r.race(name, "a", fmt.Sprint("quicker ", i))
 				}
 				r.check(write.send("X-Fence-Token: 34"), 503, "SlowDown")
-				if n := len(r.take(name)); n != 3 || r.tries() != 3 {
-					t.Errorf("sent %d times through %d gates, want 3", n, r.tries())
+				if n := len(r.take(name)); n != maxTries || r.tries() != maxTries {
+					t.Errorf("sent %d times through %d gates, want %d", n, r.tries(), maxTries)
 				}
-				if looks := len(r.take("HeadObject")); name != "CopyObject" && looks != 3 {
+				if looks := len(r.take("HeadObject")); name != "CopyObject" && looks != maxTries {
 					t.Errorf("%d looks, want one for each try", looks)
 				}
-				r.has("a", "quicker 2")
+				r.has("a", fmt.Sprint("quicker ", maxTries-1))
 				r.settled()
 				if n := len(r.records("refusal")); n != 0 {
 					t.Errorf("%d refusals on record: nobody refused it", n)
@@ -329,7 +329,7 @@ func TestWriteOnceMeetsAnotherWrite(t *testing.T) {
 		r.want(200, "", "PUT", "/b/a", "content", "X-Fence-Token: 34")
 		r.fault("PutObject", conflict)
 		r.want(403, "ObjectExists", "PUT", "/b/a", "other", "X-Fence-Token: 34")
-		for range 3 {
+		for range maxTries {
 			r.fault("PutObject", conflict)
 		}
 		r.want(503, "SlowDown", "PUT", "/b/new", "content", "X-Fence-Token: 34")

@@ -63,10 +63,13 @@ func parameters(raw string) iter.Seq[parameter] {
 // mayHaveHeaders is a quick no: the name of every parameter that is a header's has a hyphen or an escape.
 func mayHaveHeaders(raw string) bool { return strings.ContainsAny(raw, "-%") }
 
+// noVersion is what some SDKs say of no version.
+const noVersion = "versionId="
+
 // withoutSignature takes out of the query what does not belong to the operation: the token, and of a presigned URL the signature and what stands there as a
 // header, which S3 takes for one ("Authenticating Requests: Using Query Parameters"). It does not look at the signature, and it changes a copy.
 func withoutSignature(r *http.Request) (*http.Request, error) {
-	if !mayHaveHeaders(r.URL.RawQuery) {
+	if !mayHaveHeaders(r.URL.RawQuery) && !strings.HasSuffix(r.URL.RawQuery, noVersion) {
 		return r, nil
 	}
 	presigned := isPresigned(r.URL.RawQuery)
@@ -74,6 +77,7 @@ func withoutSignature(r *http.Request) (*http.Request, error) {
 	moved := http.Header{}
 	for p := range parameters(r.URL.RawQuery) {
 		switch {
+		case p.raw == noVersion && r.Method == http.MethodPut: // of a DELETE it is refused, which could mean another version
 		case p.header == headerToken, p.header == headerHolder, presigned && sigv4.IsPresignParameter(p.header):
 			if p.header == headerSessionToken {
 				moved.Add(p.header, p.value)
@@ -142,8 +146,11 @@ const (
 // unchunk makes a body in chunks (aws-chunked) what is in them. That it is in chunks says x-amz-content-sha256, never the Content-Encoding,
 // which some clients leave out, and some leave on objects.
 func (x *exchange) unchunk(payload sigv4.Payload, decode func(io.Reader, sigv4.ChunkOptions) *sigv4.ChunkReader) error {
-	if !payload.Chunked() {
+	switch {
+	case !payload.Chunked():
 		return nil
+	case payload == sigv4.UnsignedChunksTrailer && !x.streams():
+		return badRequest("InvalidRequest", "The value of x-amz-content-sha256 header is invalid.")
 	}
 	length, err := decodedLength(x.r.Header)
 	if err != nil {

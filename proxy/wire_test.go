@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/internal/checksum"
@@ -280,4 +282,87 @@ func TestDrainsChunks(t *testing.T) {
 	if _, n := b.last(); n != 1 {
 		t.Errorf("the backend has seen %d requests, want 1", n)
 	}
+}
+
+// TestNoVersion: SDKs that are told no version of an object to write say so with an empty one. Of a DELETE it stays refused, for it could mean
+// another version than the newest.
+func TestNoVersion(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixture(t, Backend{Handler: b})
+	f.want(200, "", "PUT", "/b/k?legal-hold=&versionId=", "<LegalHold/>")
+	if got, _ := b.last(); got.query != "legal-hold=" {
+		t.Errorf("the backend got ?%s", got.query)
+	}
+	f.want(400, "", "DELETE", "/b/k?versionId=", "")
+}
+
+// TestWrongBeforeTheStore: what is wrong with a request in itself is told before any store is asked about it.
+func TestWrongBeforeTheStore(t *testing.T) {
+	t.Parallel()
+	const empty = "X-Amz-Content-Sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b856"
+	before(t, nil, func(r *remote) {
+		for _, c := range []struct {
+			target, code string
+			headers      []string
+		}{
+			{"/b/k", "XAmzContentSHA256Mismatch", []string{empty}},
+			{"/b/k?tagging", "XAmzContentSHA256Mismatch", []string{empty}},
+			{"/b/k?tagging", "InvalidRequest", chunked(0)},
+			{"/b/k", "RequestHeaderSectionTooLarge", []string{"X-Amz-Meta-A: " + strings.Repeat("x", maxHeaders)}},
+			{"/b/k", "Multiple checksum Types are not allowed", []string{"X-Amz-Checksum-Crc32: ", "X-Amz-Checksum-Sha1: "}},
+			{"/b/k", "InvalidDigest", []string{"Content-Md5: x"}},
+			{"/b/k", "x-amz-sdk-checksum-algorithm", []string{"X-Amz-Sdk-Checksum-Algorithm: SHA1", "X-Amz-Checksum-Crc32: AAAAAA=="}},
+		} {
+			w := r.do("PUT", c.target, "", append(c.headers, "X-Fence-Token: 34")...)
+			if w.Code != 400 || !strings.Contains(w.Body.String(), c.code) {
+				t.Errorf("%s %.60q: %d %s, want %s", c.target, c.headers, w.Code, w.Body, c.code)
+			}
+			r.mu.Lock()
+			if len(r.heard) > 0 {
+				t.Errorf("%s %.60q: the store was asked for %s", c.target, c.headers, r.heard[0].name)
+			}
+			r.mu.Unlock()
+		}
+	})
+}
+
+// TestLocation: a Complete answers with the URL by which its client goes, and not with the store's.
+func TestLocation(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Backend{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusOK)
+		_, _ = io.WriteString(w, "<CompleteMultipartUploadResult><Location>http://store.internal/b/a%20b</Location><ETag>e</ETag></CompleteMultipartUploadResult>")
+	})})
+	got := f.want(200, "", "POST", "/~fence/34/b/a%20b&c?uploadId=u", "<CompleteMultipartUpload/>")
+	if want := "<Location>" + f.url + "/~fence/34/b/a%20b&amp;c</Location><ETag>e</ETag>"; !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestDrips: a body of which less than a KiB comes within the time is cut off, however often a byte of it comes.
+func TestDrips(t *testing.T) {
+	t.Parallel()
+	deadlines := &deadlines{}
+	body := &gatedBody{src: iotest.OneByteReader(strings.NewReader(strings.Repeat("x", 3000))), idle: time.Minute, control: http.NewResponseController(deadlines), gate: func() error { return nil }}
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		t.Fatal(err)
+	}
+	if deadlines.set != 3 { // at the start, and for each KiB
+		t.Errorf("the client was given time %d times for 3,000 bytes one by one, want 3", deadlines.set)
+	}
+}
+
+// deadlines counts how often a connection was given time.
+type deadlines struct {
+	http.ResponseWriter
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() {
+		d.set++
+	}
+	return nil
 }

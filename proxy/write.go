@@ -24,6 +24,7 @@ func (x *exchange) writeThrough() error {
 	rec, err := x.through(func(w *tokens.Write) passage { return &gated{Write: w, x: x} })
 	if err == nil && x.op.upload != "" && rec.outcome() == done {
 		x.forgetUpload() // it was completed or aborted
+		x.locate(rec)
 	}
 	return x.tell(rec, err)
 }
@@ -51,7 +52,7 @@ func (x *exchange) through(pass func(*tokens.Write) passage) (*recorder, error) 
 }
 
 // maxTries is how often a write is tried that meets a key which has changed since it was observed.
-const maxTries = 3
+const maxTries = 10
 
 // admitted is one admission of a write, from its beginning to its end.
 func (x *exchange) admitted(d *draft, pass func(*tokens.Write) passage) (*recorder, error) {
@@ -190,6 +191,11 @@ func (x *exchange) attempt(ctx context.Context, d *draft, p passage) (*recorder,
 // prepare is all that comes before the store is sent the write: it must be one for it, a body that goes whole is here, and the key is
 // observed.
 func (x *exchange) prepare(ctx context.Context, d *draft) (c condition, err error) {
+	if d.content == nil && x.small() { // what is wrong with it, no store is asked about
+		if d.content, err = x.gatherSmall(ctx, d.checks); err != nil {
+			return c, err
+		}
+	}
 	if d.tries == 0 && x.op.level == object {
 		if d.found, err = x.findings(); err != nil {
 			return c, err
