@@ -90,7 +90,7 @@ func (x *exchange) checkOwner() error {
 	}
 	for _, name := range []string{"X-Amz-Expected-Bucket-Owner", "X-Amz-Source-Expected-Bucket-Owner"} {
 		if v := x.r.Header.Get(name); v != "" && v != fileOwner && v != x.accessKey {
-			return &s3Error{http.StatusForbidden, accessDenied, "Access Denied"}
+			return &s3Error{http.StatusForbidden, accessDenied, "Access Denied."}
 		}
 	}
 	return nil

@@ -70,6 +70,7 @@ type answer struct {
 	condition string // S3's <Condition>, "" if none
 	name      string // X-Fence-Error, "" for what has nothing to do with the fence
 	details   []sigv4.Detail
+	allow     string // methods, of a 405
 }
 
 // refusal says whether the answer is one that the audit log keeps: the fence or a rule said no to the client.
@@ -108,6 +109,7 @@ var errNotProbed = errors.New("the store could not be asked what it does with wr
 // outcome never 2xx; 409 is never used, for clients take it for "try again".
 func (x *exchange) answerTo(err error) answer {
 	var (
+		method   *methodError
 		signed   *sigv4.Error
 		s3       *s3Error
 		bad      *badTokenError
@@ -120,6 +122,8 @@ func (x *exchange) answerTo(err error) answer {
 		twice    *conflictingRegistry
 	)
 	switch {
+	case errors.As(err, &method):
+		return method.answer()
 	case errors.As(err, &signed):
 		return answer{status: signed.Status, code: signed.Code, message: signed.Message, details: signed.Details}
 	case errors.As(err, &s3):
@@ -257,6 +261,9 @@ func (x *exchange) write(a answer) {
 	}
 	if a.name != "" {
 		x.w.Header().Set(headerError, a.name)
+	}
+	if a.status == http.StatusMethodNotAllowed {
+		x.w.Header().Set("Allow", a.allow)
 	}
 	x.send(a.status, contentType, body)
 }

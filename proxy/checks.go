@@ -5,10 +5,12 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"hash"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/fenceproxy/fenceproxy/internal/checksum"
+	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 )
 
 // A check is a digest that the client has sent, and that the body must have.
@@ -29,11 +31,20 @@ func (c check) verify() (err error) {
 			return err
 		}
 	}
-	if subtle.ConstantTimeCompare(c.hash.Sum(nil), want) != 1 {
-		return badRequest(c.code, "%s", c.message)
+	got := c.hash.Sum(nil)
+	if subtle.ConstantTimeCompare(got, want) == 1 {
+		return nil
 	}
-	return nil
+	e := &sigv4.Error{Status: http.StatusBadRequest, Code: c.code, Message: c.message}
+	if c.code == contentMismatch {
+		e.Details = []sigv4.Detail{
+			{Name: "ClientComputedContentSHA256", Value: hex.EncodeToString(want)}, {Name: "S3ComputedContentSHA256", Value: hex.EncodeToString(got)},
+		}
+	}
+	return e
 }
+
+const contentMismatch = "XAmzContentSHA256Mismatch"
 
 const (
 	unsignedPayload  = "UNSIGNED-PAYLOAD"
@@ -56,7 +67,7 @@ func (x *exchange) checks() (checks []check, err error) {
 			return nil, badRequest(invalidArgument, "x-amz-content-sha256 %q is not a SHA-256 digest in hexadecimal", v)
 		}
 		checks = append(checks, check{
-			header: "x-amz-content-sha256", code: "XAmzContentSHA256Mismatch", message: "The provided 'x-amz-content-sha256' header does not match what was computed.",
+			header: "x-amz-content-sha256", code: contentMismatch, message: "The provided 'x-amz-content-sha256' header does not match what was computed.",
 			want: want, hash: sha256.New(),
 		})
 	}

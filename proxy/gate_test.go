@@ -87,8 +87,7 @@ func TestGateStaysShutForABrokenBody(t *testing.T) {
 				return nil
 			}}
 			got, err := io.ReadAll(body)
-			var s3 *s3Error
-			if !errors.As(err, &s3) || s3.code != c.code || s3.status != http.StatusBadRequest || body.opened || len(got) >= 4 {
+			if a := new(exchange).answerTo(err); a.code != c.code || a.status != http.StatusBadRequest || body.opened || len(got) >= 4 {
 				t.Errorf("%q, %v", got, err)
 			}
 		})

@@ -154,7 +154,7 @@ func (x *exchange) allows(found Findings, operation, key string, t rules.Target)
 		return nil
 	}
 	if spelling := mergedSpelling(key, found.Merges); spelling != "" {
-		return mergedName(spelling)
+		return mergedName(key, spelling)
 	}
 	judges := slices.Contains(conditionable, operation) || operation == deleteObjects
 	unsaid := found.Skipped != "" && b.Conditional == ConditionalAuto
@@ -172,7 +172,10 @@ func (x *exchange) allows(found Findings, operation, key string, t rules.Target)
 	return nil
 }
 
-func mergedName(spelling string) error {
+func mergedName(key, spelling string) error {
+	if namesNothing(key) {
+		return badRequest("400", "Bad Request") // S3's own, odd as it is
+	}
 	return badRequest(invalidArgument, "this store takes keys with %s for other keys, which have fences of their own: use the key's plain name", spelling)
 }
 
@@ -199,6 +202,23 @@ func mergedSpelling(key string, merges []string) string {
 		}
 	}
 	return ""
+}
+
+// namesNothing says that a key, taken for a path, leads out of its bucket or to the bucket itself.
+func namesNothing(key string) bool {
+	depth := 0
+	for segment := range strings.SplitSeq(key, "/") {
+		switch segment {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		default:
+			depth++
+		}
+	}
+	return depth == 0
 }
 
 func hasDots(key string) bool {

@@ -208,6 +208,9 @@ func parseOperation(r *http.Request, path string) (op operation, err error) {
 	if err != nil && !isRead(r.Method) {
 		return op, badRequest("InvalidURI", "the query cannot be read (%v): what it asks for is unclear", err)
 	}
+	if err := mistake(r, op, query); err != nil {
+		return op, err
+	}
 	subs, err := subResources(r.Method, op.level, query)
 	if err != nil {
 		return op, err

@@ -91,7 +91,7 @@ func formError(body *gatedBody, err error) error {
 	if failure := body.failure(); failure != nil {
 		return failure
 	}
-	if errors.As(err, new(*s3Error)) {
+	if errors.As(err, new(*s3Error)) || errors.As(err, new(*sigv4.Error)) {
 		return err
 	}
 	return badRequest("MalformedPOSTRequest", "The body of your POST request is not well-formed multipart/form-data.")

@@ -42,7 +42,7 @@ func (x *exchange) announceRead() error {
 
 func (x *exchange) announce() (tokens.Entry, error) {
 	if spelling := mergedSpelling(x.op.key, x.h.guarantees.merges(x.target.Backend)); spelling != "" {
-		return tokens.Entry{Resource: x.target.Resource}, mergedName(spelling)
+		return tokens.Entry{Resource: x.target.Resource}, mergedName(x.op.key, spelling)
 	}
 	if x.target.HolderRequired && x.who.holder == "" {
 		return tokens.Entry{Resource: x.target.Resource}, &ruleError{holderRequired, "a token is raised only with a holder here: send " + headerHolder + " beside it"}

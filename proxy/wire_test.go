@@ -366,3 +366,33 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	}
 	return nil
 }
+
+// TestMistakes: what is no operation of S3 at all is told in S3's words, to anybody, and asks no store.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixtureWith(t, restricted(nil), Backend{Handler: b})
+	for _, c := range []struct {
+		method, path, header string
+		status               int
+		text                 string
+	}{
+		{"POST", "/", "", 405, "<ResourceType>SERVICE</ResourceType>"},
+		{"POST", "/b/k", "", 405, "MethodNotAllowed"},
+		{"PUT", "/b/k?uploadId=u", "", 405, "<ResourceType>UPLOAD</ResourceType>"},
+		{"PUT", "/b/k?partNumber=1", "", 400, "without uploadId"},
+		{"GET", "/b/k?uploads", "", 400, "Key is not expected"},
+		{"GET", "/b/k?versions", "", 400, "no such thing"},
+		{"GET", "/b/k", "X-Amz-Copy-Source: b/x", 400, "You can only specify a copy source header for copy requests."},
+		{"DELETE", "/b/k", "X-Amz-Copy-Source: b/x", 400, "You can only specify a copy source header for copy requests."},
+		{"POST", "/b/k?uploadId=u", "X-Amz-Copy-Source: b/x", 400, "You can only specify a copy source header for copy requests."},
+		{"GET", "/b/k", "", 403, "AccessDenied"}, // this is one
+	} {
+		if got := f.want(c.status, "", c.method, c.path, "", c.header); !strings.Contains(got, c.text) {
+			t.Errorf("%s %s: %s, want %s", c.method, c.path, got, c.text)
+		}
+	}
+	if _, n := b.last(); n != 0 {
+		t.Errorf("the backend was asked %d times", n)
+	}
+}

@@ -1,6 +1,11 @@
 package sigv4
 
-import "testing"
+import (
+	"bytes"
+	"io"
+	"slices"
+	"testing"
+)
 
 // benchmarkPut is a PUT of 4 KiB as the Go SDK sends it.
 func benchmarkPut(b *testing.B, v *Verifier, change string) {
@@ -26,4 +31,46 @@ func BenchmarkVerify(b *testing.B) { benchmarkPut(b, newTest(Options{Region: tes
 
 func BenchmarkVerifyRefused(b *testing.B) {
 	benchmarkPut(b, newTest(Options{Region: testRegion}), "another")
+}
+
+func BenchmarkVerifyPresigned(b *testing.B) {
+	v, r := newTest(Options{Region: testRegion}), getExample(b, presignedExample)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := v.Verify(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkChunks reads 1 MiB in chunks of 64 KiB, as minio-go sends it.
+func BenchmarkChunks(b *testing.B) {
+	for _, p := range []Payload{SignedChunks, SignedChunksTrailer, UnsignedChunksTrailer} {
+		body := chunkBody{payload: p, content: make([]byte, 1<<20), sizes: slices.Repeat([]int{64 << 10}, 15)}
+		if p != SignedChunks {
+			body.value = "sOO8/Q=="
+		}
+		id, seed := body.identity(b)
+		wire := body.wire(b, seed)
+		b.Run(p.String(), func(b *testing.B) {
+			buffer := make([]byte, 32<<10)
+			b.SetBytes(1 << 20)
+			b.ReportAllocs()
+			for b.Loop() {
+				chunks := id.Chunks(bytes.NewReader(wire), body.options())
+				if n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, chunks, buffer); n != 1<<20 || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+		})
+	}
+}
+
+// TestAllocations: each request pays for its check, so the memory that it takes must not grow unseen.
+func TestAllocations(t *testing.T) {
+	v := newTest(Options{Region: testRegion})
+	r := signed(t, putRequest("/b/k"), "/b/k", base)
+	if n := testing.AllocsPerRun(200, func() { _, _ = v.Verify(r) }); n > 20 {
+		t.Errorf("a header's check makes %v allocations", n)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -170,7 +169,7 @@ func (c *ChunkReader) next() error {
 
 // header reads the line before a chunk: its size, and where chunks are signed, the signature.
 func (c *ChunkReader) header() (size int64, signature string, err error) {
-	line, err := c.line(maxChunkHeader)
+	line, err := c.line()
 	if err != nil {
 		return 0, "", err
 	}
@@ -254,27 +253,22 @@ func (c *ChunkReader) finish(signature string) error {
 	return io.EOF
 }
 
-// line reads up to the next \n. An end of the body before it is io.EOF if nothing came, and IncompleteBody otherwise.
-func (c *ChunkReader) line(most int) ([]byte, error) {
+// line reads up to the next \n, which must come soon.
+func (c *ChunkReader) line() ([]byte, error) {
 	line, err := c.in.ReadSlice('\n')
-	switch {
-	case err == bufio.ErrBufferFull, err == nil && len(line) > most:
-		return nil, incomplete()
-	case err == io.EOF:
+	if err == bufio.ErrBufferFull || err == io.EOF || len(line) > maxChunkHeader {
 		return nil, incomplete()
 	}
 	return line, err
 }
 
 func (c *ChunkReader) lineEnd() error {
-	line, err := c.line(maxChunkHeader)
+	line, err := c.line()
 	if err == nil && string(line) != "\r\n" {
 		err = incomplete()
 	}
 	return err
 }
-
-func (c *ChunkReader) announced(name string) bool { return slices.Contains(c.o.Trailers, name) }
 
 const incompleteBody = "IncompleteBody"
 

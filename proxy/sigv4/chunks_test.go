@@ -146,7 +146,7 @@ func TestSplitsOfChunks(t *testing.T) {
 	}
 }
 
-// TestChangedChunks flips each bit of a signed body, and cuts it anywhere: no byte that was not signed is ever returned, and no
+// TestChangedChunks flips bits all over a signed body, and cuts it anywhere: no byte that was not signed is ever returned, and no
 // body that was cut within what is signed ends well.
 func TestChangedChunks(t *testing.T) {
 	for _, p := range []Payload{SignedChunks, SignedChunksTrailer} {
@@ -165,8 +165,8 @@ func TestChangedChunks(t *testing.T) {
 			}
 		}
 		for at := range wire {
-			for bit := range 8 {
-				if at > 200 && at < len(wire)-400 && bit != at%8 { // of the content, a few
+			for _, bit := range []int{at % 8, (at + 3) % 8, 5} { // 5 makes another case of a letter
+				if at > 200 && at < len(wire)-400 && at%13 != 0 { // of the content, a few
 					continue
 				}
 				changed := bytes.Clone(wire)

@@ -33,8 +33,8 @@ func FuzzVerify(f *testing.F) {
 	f.Add(strings.Replace(chunkedExample, "4f23", "4f24", 1))
 	f.Add(strings.Replace(trailerExample, "106e", "106f", 1))
 	secret := rand.Text()
-	v := New(func(id string) (string, bool) { return secret, id == testKey }, Options{Now: func() time.Time { return testTime }})
 	f.Fuzz(func(t *testing.T, raw string) {
+		v := New(func(id string) (string, bool) { return secret, id == testKey }, Options{Now: func() time.Time { return testTime }})
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(strings.ReplaceAll(raw, "\n", "\r\n"))))
 		if err != nil {
 			return

@@ -20,8 +20,8 @@ const (
 
 var postFields = []string{fieldPolicy, fieldAlgorithm, fieldCredential, fieldDate, fieldSignature}
 
-// maxFormAge is how old the signature of a form may be, whatever its policy says: S3 answers "Policy expired" then, as forms do
-// that a page kept for long.
+// maxFormAge is how old the signature of a form may be, whatever its policy says: S3 answers "Policy expired" to a page that
+// keeps its form for longer (versitygw holds to the hour as well). One of the future is for the policy to judge.
 const maxFormAge = time.Hour
 
 // VerifyPost tells who signed the policy of a POST form, and what the policy allows, from the fields of the form, whose names

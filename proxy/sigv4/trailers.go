@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 )
 
@@ -123,7 +124,7 @@ func (t *tail) add(text string, c *ChunkReader) error {
 	}
 	t.canonical = append(t.canonical, name+":"+value+"\n"...)
 	key := textproto.CanonicalMIMEHeaderKey(name)
-	if _, twice := t.header[key]; !ok || twice || !c.announced(key) {
+	if _, twice := t.header[key]; !ok || twice || !slices.Contains(c.o.Trailers, key) {
 		t.malformed = true
 		return nil
 	}
