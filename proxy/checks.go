@@ -75,7 +75,10 @@ func (x *exchange) checks() (checks []check, err error) {
 		a, _ := checksum.ByName("MD5")
 		c := check{header: "content-md5", code: "BadDigest", message: "The Content-MD5 you specified did not match what we received.", hash: a.New()}
 		if c.want, ok = oneSum(a, values); !ok {
-			return nil, badRequest("InvalidDigest", "The Content-Md5 you specified is not valid.")
+			return nil, &sigv4.Error{
+				Status: http.StatusBadRequest, Code: "InvalidDigest", Message: "The Content-Md5 you specified is not valid.",
+				Details: []sigv4.Detail{{Name: "Content-MD5", Value: strings.Join(values, ",")}},
+			}
 		}
 		checks = append(checks, c)
 	}

@@ -29,7 +29,7 @@ var allowed = map[string][]string{
 	"backends":             {},
 	"backends/file":        {"internal/checksum"},
 	"backends/s3":          {"internal/checksum"},
-	"backends/backendtest": {},
+	"backends/backendtest": {"internal/checksum"},
 	"tokens":               {},
 	"tokens/sqlite":        {"internal/sqlitedb", "tokens"},
 	"tokens/tokenstest":    {"tokens"},
