@@ -209,6 +209,9 @@ func (x *exchange) find() error {
 		return badForm
 	}
 	if badOperation == nil {
+		if err := x.permit(); err != nil {
+			return err // who may not go there hears nothing of it, and no fence does of the request
+		}
 		badOperation = x.findTarget()
 	}
 	if badToken != nil {
@@ -246,13 +249,10 @@ func (x *exchange) identified(id sigv4.Identity) {
 	}
 }
 
-// findTarget asks the rules where the request leads. Who may not go there hears nothing of it, and no fence does of the request.
+// findTarget asks the rules where the request leads.
 func (x *exchange) findTarget() error {
 	if x.op.level == service {
 		return nil
-	}
-	if err := x.permit(); err != nil {
-		return err
 	}
 	b, ok := x.h.Rules.Bucket(x.op.bucket)
 	if !ok {

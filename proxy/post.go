@@ -233,6 +233,9 @@ func (x *exchange) becomePut(f *form) (err error) {
 	r.Method, r.URL.RawQuery, r.Header = http.MethodPut, "", h
 	r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(f.content, 0, f.size)), f.size
 	x.r = r
+	if err := x.permit(); err != nil {
+		return err
+	}
 	return x.findTarget()
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,13 +26,24 @@ type config struct {
 	Backends   []backendConfig
 	Buckets    []rules.Bucket // what Rules was made of
 	Rules      *rules.Table
-	AccessKeys []accessKey   // who may come in; empty: everybody, from this machine
+	AccessKeys []accessKey   // who may come in; empty: everybody, from this machine or, if Anonymous, from anywhere
+	Anonymous  bool          // listen is meant to be open to everybody
+	Domain     string        // of the virtual-host style; "" for none
+	Region     string        // the one that signatures of clients must name; "" for any
+	TLS        tlsFiles      // of the S3 API; empty for plain HTTP
 	AuditKeep  time.Duration // how long audit records are kept
 	RaiseWait  time.Duration // how long a client waits for a raise
 
 	// BufferBytes is the longest body, in bytes, that is read whole and verified before the store is asked; longer ones stream.
 	// MemoryBytes is what all bodies that are held so may take together, never less than BufferBytes.
 	BufferBytes, MemoryBytes int64
+
+	Connections int64         // of clients at once; also the requests that are under way at once
+	HeaderWait  time.Duration // for the headers of a request
+	BodyWait    time.Duration // for a client that neither sends more of its request nor takes more of its answer
+	IdleWait    time.Duration // of a connection between two requests
+
+	Warnings []string // what serve starts with, and still should be told, each with its place
 }
 
 // A backendConfig is one store. At least one bucket entry leads to it.
@@ -61,6 +73,11 @@ func defaultConfig() config {
 
 		BufferBytes: 8 << 20,
 		MemoryBytes: 512 << 20,
+
+		Connections: 10_000,
+		HeaderWait:  10 * time.Second,
+		BodyWait:    time.Minute,
+		IdleWait:    2 * time.Minute,
 	}
 }
 
@@ -94,6 +111,7 @@ func parseConfig(path string, text []byte, getenv func(string) (string, bool)) (
 		d.values = readMapping(r, document, configKeys, &d)
 	}
 	d.finish(r)
+	d.Warnings = r.warns
 	if err := r.err(); err != nil {
 		return nil, err
 	}
@@ -106,6 +124,8 @@ type configDraft struct {
 	values   map[string]*yaml.Node // of the top level, by key
 	backends []backendDraft
 	buckets  []bucketDraft
+	keys     []keyDraft
+	pair     *tls.Certificate // of TLS; nil where it could not be read
 }
 
 type backendDraft struct {
@@ -132,9 +152,10 @@ var (
 		{"access_keys", readAccessKeys},
 		{"audit", func(r *configReader, n *yaml.Node, d *configDraft) { readMapping(r, n, auditKeys, &d.config) }},
 		{"limits", readLimits},
-		{"anonymous", nil},
-		{"domain", nil},
-		{"tls", nil},
+		{"anonymous", func(r *configReader, n *yaml.Node, d *configDraft) { r.boolean(n, &d.Anonymous) }},
+		{"domain", readDomain},
+		{"region", readRegion},
+		{"tls", readTLS},
 		{"admin_token", nil},
 	}
 	registryKeys = []configKey[config]{
@@ -174,6 +195,16 @@ var (
 		}},
 		{"buffer", func(r *configReader, n *yaml.Node, c *config) { r.size(n, 0, 64<<20, &c.BufferBytes) }},
 		{"memory", func(r *configReader, n *yaml.Node, c *config) { r.size(n, 0, 1<<40, &c.MemoryBytes) }},
+		{"connections", func(r *configReader, n *yaml.Node, c *config) { r.count(n, 1, 1_000_000, &c.Connections) }},
+		{"header_wait", func(r *configReader, n *yaml.Node, c *config) {
+			r.duration(n, 100*time.Millisecond, 10*time.Minute, &c.HeaderWait)
+		}},
+		{"body_wait", func(r *configReader, n *yaml.Node, c *config) {
+			r.duration(n, 100*time.Millisecond, time.Hour, &c.BodyWait)
+		}},
+		{"idle_wait", func(r *configReader, n *yaml.Node, c *config) {
+			r.duration(n, 100*time.Millisecond, time.Hour, &c.IdleWait)
+		}},
 	}
 )
 
@@ -237,6 +268,8 @@ func (d *configDraft) finish(r *configReader) {
 	d.checkAddresses(r)
 	d.checkRoots(r)
 	d.finishBuckets(r)
+	d.finishAccessKeys(r)
+	d.finishTLS(r)
 	for _, b := range d.backends {
 		d.Backends = append(d.Backends, b.backendConfig)
 	}
@@ -244,8 +277,12 @@ func (d *configDraft) finish(r *configReader) {
 
 func (d *configDraft) checkAddresses(r *configReader) {
 	listen, admin := d.values["listen"], d.values["admin"]
-	if host, _, err := splitAddress(d.Listen); err == nil && !host.IsLoopback() && len(d.AccessKeys) == 0 {
-		r.fault(listen, "%s is reached from other machines, and without access_keys everybody there may write; write access_keys, or a loopback address such as 127.0.0.1:9000", d.Listen)
+	if host, _, err := splitAddress(d.Listen); err == nil && !host.IsLoopback() && len(d.keys) == 0 && !d.Anonymous && !r.bad[d.values["anonymous"]] {
+		r.fault(listen, "%s is reached from other machines, and without access_keys everybody there may write; write access_keys, or a loopback address such as 127.0.0.1:9000, "+
+			"or anonymous: true if that is meant", d.Listen)
+	}
+	if d.Anonymous && len(d.keys) > 0 {
+		r.fault(d.values["anonymous"], "true lets everybody in, and access_keys only those who have one; take one of them out")
 	}
 	if r.bad[listen] || r.bad[admin] || !sameAddress(d.Listen, d.Admin) {
 		return

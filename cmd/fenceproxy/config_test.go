@@ -59,6 +59,8 @@ func TestConfigDefaults(t *testing.T) {
 
 		BufferBytes: 8 << 20,
 		MemoryBytes: 512 << 20,
+
+		Connections: 10_000, HeaderWait: 10 * time.Second, BodyWait: time.Minute, IdleWait: 2 * time.Minute,
 	}
 	for _, text := range []string{"", "# nothing\n", "---\n", "{}", "audit: {}\nlimits: {}\nregistry: {}", "access_keys: []"} {
 		got := mustParseConfig(t, text)
@@ -108,13 +110,13 @@ func TestShippedConfigIsTheManual(t *testing.T) {
 	var keys []string
 	for _, list := range [][]string{
 		supportedKeys(configKeys), supportedKeys(registryKeys), supportedKeys(fileKeys), supportedKeys(s3Keys),
-		supportedKeys(accessKeyKeys), supportedKeys(auditKeys),
+		supportedKeys(accessKeyKeys), supportedKeys(auditKeys), supportedKeys(tlsKeys),
 		supportedKeys(limitKeys), supportedKeys(bucketKeys), supportedKeys(ruleKeys),
 	} {
 		keys = append(keys, list...)
 	}
 	for _, key := range keys {
-		if !strings.Contains(string(text), key+":") {
+		if !strings.Contains(string(text), key+":") && !strings.Contains(string(text), "#   "+key+" ") {
 			t.Errorf("config.yaml does not have %s", key)
 		}
 	}
@@ -158,13 +160,6 @@ func TestConfigMissing(t *testing.T) {
 
 func TestConfigNotYet(t *testing.T) {
 	for _, text := range []string{
-		"access_keys: [{id: AKID, secret: 'long enough', buckets: [a]}]",
-		"access_keys: [{id: AKID, secret: 'long enough', prefixes: [a]}]",
-		"access_keys: [{id: AKID, secret: 'long enough', read_only: true}]",
-		"anonymous: true",
-		"anonymous: false",
-		"domain: s3.example.internal",
-		"tls: {cert: c, key: k}",
 		"admin_token: t",
 		"registry: {driver: postgres, dsn: d, lease: 10s}",
 		"registry: {driver: etcd, endpoints: [e], prefix: p, tls: {}}",
@@ -265,7 +260,13 @@ buckets:
         conditional: off
       - {match: "tmp/**", conditional: on, token: off, holder: optional, write_once: false, reads: announce, refuse: 412}
 audit: {keep: 1w2d12h}
-limits: {raise_wait: 1.5s, buffer: 512KiB, memory: 2GiB}
+limits: {raise_wait: 1.5s, buffer: 512KiB, memory: 2GiB, connections: 500, header_wait: 2s, body_wait: 30s, idle_wait: 1m}
+anonymous: false
+domain: s3.example.internal
+region: eu-west-1
+access_keys:
+  - {id: AKIDALL, secret: long enough}
+  - {id: AKIDFEW, secret: long enough too, buckets: [far, "logs-2*"], prefixes: [jobs/7/, tmp], read_only: true}
 `)
 	want := &config{
 		File:     "config.yaml",
@@ -302,6 +303,17 @@ limits: {raise_wait: 1.5s, buffer: 512KiB, memory: 2GiB}
 
 		BufferBytes: 512 << 10,
 		MemoryBytes: 2 << 30,
+
+		Connections: 500, HeaderWait: 2 * time.Second, BodyWait: 30 * time.Second, IdleWait: time.Minute,
+
+		AccessKeys: []accessKey{
+			{ID: "AKIDALL", Secret: "long enough"},
+			{
+				ID: "AKIDFEW", Secret: "long enough too",
+				Access: rules.Access{Buckets: []string{"far", "logs-2*"}, Prefixes: []string{"jobs/7/", "tmp"}, ReadOnly: true},
+			},
+		},
+		Domain: "s3.example.internal", Region: "eu-west-1",
 	}
 	if diff := cmp.Diff(want, c, ignoreConfigTable); diff != "" {
 		t.Error(diff)

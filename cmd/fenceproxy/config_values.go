@@ -67,6 +67,42 @@ func (r *configReader) integer(n *yaml.Node, into *int64) {
 	*into = i
 }
 
+// count reads a number with bounds.
+func (r *configReader) count(n *yaml.Node, least, most int64, into *int64) {
+	i := least - 1
+	switch r.integer(n, &i); {
+	case r.bad[n]:
+	case i < least || i > most:
+		r.fault(n, "%d must be from %d to %d", i, least, most)
+	default:
+		*into = i
+	}
+}
+
+// texts reads a list of values. One that is empty could be taken for nothing as well as for everything.
+func (r *configReader) texts(n *yaml.Node, into *[]string) {
+	items := r.list(n)
+	if len(items) == 0 && !r.bad[n] {
+		r.fault(n, "is empty; take it out for all of them, or write which")
+	}
+	*into = make([]string, len(items))
+	for i, item := range items {
+		r.text(item, &(*into)[i])
+	}
+}
+
+// file reads the path of a file.
+func (r *configReader) file(n *yaml.Node, into *string) {
+	s, ok := r.scalar(n)
+	switch {
+	case !ok:
+	case s == "" || strings.ContainsRune(s, 0):
+		r.fault(n, "%q must name a file", s)
+	default:
+		*into = filepath.Clean(s)
+	}
+}
+
 func (r *configReader) oneOf(n *yaml.Node, into *string, choices ...string) {
 	s, ok := r.scalar(n)
 	switch {

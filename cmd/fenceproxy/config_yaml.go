@@ -44,6 +44,8 @@ type configReader struct {
 	faults configFaults
 	names  map[*yaml.Node]string // the key whose value a node is, for messages
 	bad    map[*yaml.Node]bool   // has a fault; nil never has one
+	secret map[*yaml.Node]bool   // is never printed
+	warns  []string              // what is no fault, and still to be told
 }
 
 func newConfigReader(file string, getenv func(string) (string, bool)) *configReader {
@@ -52,6 +54,7 @@ func newConfigReader(file string, getenv func(string) (string, bool)) *configRea
 		faults: configFaults{file: file},
 		names:  map[*yaml.Node]string{},
 		bad:    map[*yaml.Node]bool{},
+		secret: map[*yaml.Node]bool{},
 	}
 }
 
@@ -79,6 +82,11 @@ func (r *configReader) fault(n *yaml.Node, format string, args ...any) {
 	}
 	r.bad[n] = true
 	r.faultAt(n.Line, text)
+}
+
+// warn tells something about a node that is no fault.
+func (r *configReader) warn(n *yaml.Node, format string, args ...any) {
+	r.warns = append(r.warns, fmt.Sprintf("%s:%d: %s: %s", r.faults.file, n.Line, r.names[n], fmt.Sprintf(format, args...)))
 }
 
 // document gives the content of the only document, nil where there is none.
@@ -111,6 +119,9 @@ var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 func (r *configReader) syntax(err error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.HasPrefix(text, "unknown anchor") { // the rest may be a secret without quotes
+		text = "a value begins with *, and names an anchor that is not there; put quotes around it"
+	}
 	m := yamlLine.FindStringSubmatch(text)
 	if m == nil {
 		r.faultAt(0, "this is not YAML: "+text)
@@ -123,27 +134,44 @@ func (r *configReader) syntax(err error) {
 // plain refuses what makes a file say other things than its lines show.
 func (r *configReader) plain(n *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
-		r.fault(n, "*%s is an alias; write the value itself", n.Value)
+		r.fault(n, "%s is an alias; write the value itself", r.sign("*", n.Value, n))
 		return // not into the alias: it may hold itself
 	}
 	if n.Anchor != "" {
-		r.fault(n, "&%s is an anchor; there are no aliases here, so take it out", n.Anchor)
+		r.fault(n, "%s is an anchor; there are no aliases here, so take it out", r.sign("&", n.Anchor, n))
 	}
 	if n.Style&yaml.TaggedStyle != 0 {
-		r.fault(n, "%s is a tag; write the value alone", n.Tag)
+		r.fault(n, "%s is a tag; write the value alone", r.sign("", n.Tag, n))
 	}
 	for i, child := range n.Content {
 		if n.Kind != yaml.MappingNode {
 			r.plain(child)
 			continue
 		}
-		if key := n.Content[i-i%2]; key.Tag != "!!merge" {
-			r.plain(child)
-		} else if child == key {
-			r.fault(key, "<< merges another mapping; write its keys here instead")
+		key := n.Content[i-i%2]
+		switch {
+		case key.Tag == "!!merge":
+			if child == key {
+				r.fault(key, "<< merges another mapping; write its keys here instead")
+			}
+			continue
+		case isSecretKey(key.Value) && child != key:
+			r.secret[child] = true
 		}
+		r.plain(child)
 	}
 }
+
+// sign is how a fault calls what YAML takes for a sign. It may be a secret whose quotes were forgotten.
+func (r *configReader) sign(mark, name string, n *yaml.Node) string {
+	if r.secret[n] {
+		return "a value that begins with & or * or !, and has no quotes,"
+	}
+	return mark + name
+}
+
+// isSecretKey says that the value of a key is never printed.
+func isSecretKey(name string) bool { return name == "secret" || name == "secret_key" }
 
 // A configKey is a key of a mapping and how its value is read. read is nil for a key that this version cannot honour.
 type configKey[T any] struct {
@@ -164,6 +192,9 @@ func readMapping[T any](r *configReader, n *yaml.Node, keys []configKey[T], into
 		values[name] = p.value
 		i := slices.IndexFunc(keys, func(k configKey[T]) bool { return k.name == name })
 		switch {
+		case i < 0 && strings.Contains(name, ":"): // what stands behind it may be a secret
+			word, _, _ := strings.Cut(name, ":")
+			r.fault(p.key, "there is no space after the colon of %q; YAML wants one there", word+":")
 		case i < 0:
 			meant := nearestName(name, configKeyNames(keys))
 			r.fault(p.key, "there is no key %q here; %s", name, insteadOfName(meant, supportedKeys(keys)))

@@ -22,10 +22,10 @@ import (
 	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
 )
 
-// Bounds of the listeners. Bodies have their own, in package proxy.
+// Bounds of the listeners. Bodies have their own, in package proxy; what is more about the S3 API is in listener.go.
 const (
-	headerTime  = 10 * time.Second  // for the headers of a request to come
-	idleTime    = 120 * time.Second // of a connection between two requests
+	headerTime  = 10 * time.Second  // for the headers of a request to come; of the S3 API: limits.header_wait
+	idleTime    = 120 * time.Second // of a connection between two requests; of the S3 API: limits.idle_wait
 	headerBytes = 64 << 10
 	drainTime   = 30 * time.Second // for the requests under way at a stop
 	settleTime  = 5 * time.Second  // for the writes that are past the gate then
@@ -51,6 +51,9 @@ func newServeCommand() *cobra.Command {
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			for _, warning := range c.Warnings {
+				log.Warn("the configuration", "warning", warning)
+			}
 			return serve(cmd.Context(), c, f, log)
 		},
 	}
@@ -65,12 +68,16 @@ func newServeCommand() *cobra.Command {
 // serve runs the proxy until ctx ends. Ports are taken first, so that one in use costs nothing; they are served last, when
 // everything behind them is there.
 func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err error) {
-	data, err := listen(c.Listen, "listen")
+	certificate, err := certificateOf(c, log)
+	if err != nil {
+		return err
+	}
+	data, err := listen(ctx, dataListener(c.BodyWait), c.Listen, "listen")
 	if err != nil {
 		return err
 	}
 	defer data.Close()
-	adm, err := listen(c.Admin, "admin")
+	adm, err := listen(ctx, net.ListenConfig{}, c.Admin, "admin")
 	if err != nil {
 		return err
 	}
@@ -88,12 +95,12 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	handler := proxy.New(proxy.Config{
-		Fence: s.fence, Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Signatures: signatures(c), Audit: s.audit, Log: log, Metrics: metrics,
+		Fence: s.fence, Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Audit: s.audit, Log: log, Metrics: metrics,
+		Signatures: signatures(c), Access: c.accessOf, Anonymous: c.Anonymous, Domain: c.Domain, BodyIdle: c.BodyWait,
 		RegistryID: s.registry.Start().ID, Adopted: s.registry.Adopted(), Buffer: c.BufferBytes, Memory: c.MemoryBytes, Spool: s.spool,
 	})
 	defer handler.Close()
-	dataServer := newServer(handler, log)
-	dataServer.DisableGeneralOptionsHandler = true // OPTIONS is S3's affair, too
+	dataServer := newFront(handler, c, log, metrics).server(c, certificate)
 	var ready atomic.Bool
 	adminServer := newServer(admin.New(admin.Config{
 		Fence: s.fence, Registry: s.registry, Audit: s.audit, Version: programVersion(),
@@ -107,11 +114,11 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	}), log)
 
 	failed := make(chan error, 2)
-	go func() { failed <- dataServer.Serve(data) }()
+	go func() { failed <- serveData(dataServer, data) }()
 	go func() { failed <- adminServer.Serve(adm) }()
 	ready.Store(true)
 	dir, _ := filepath.Abs(c.Data) // for people
-	log.Info("serving", "listen", data.Addr().String(), "admin", adm.Addr().String(), "data", dir, "version", programVersion(), "pid", os.Getpid())
+	log.Info("serving", "listen", data.Addr().String(), "admin", adm.Addr().String(), "data", dir, "tls", certificate != nil, "version", programVersion(), "pid", os.Getpid())
 
 	select {
 	case err = <-failed:
@@ -122,16 +129,24 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	return errors.Join(err, stopServers(ctx, log, dataServer, adminServer))
 }
 
+// certificateOf is nil where the S3 API is plain HTTP.
+func certificateOf(c *config, log *slog.Logger) (*certificateFile, error) {
+	if c.TLS == (tlsFiles{}) {
+		return nil, nil
+	}
+	return openCertificate(c.TLS, log)
+}
+
 // signatures verifies those who come in; nil where everybody may.
 func signatures(c *config) *sigv4.Verifier {
 	if len(c.AccessKeys) == 0 {
 		return nil
 	}
-	return sigv4.New(c.secretOf, sigv4.Options{})
+	return sigv4.New(c.secretOf, sigv4.Options{Region: c.Region})
 }
 
-func listen(address, key string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+func listen(ctx context.Context, how net.ListenConfig, address, key string) (net.Listener, error) {
+	l, err := how.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: is another program, or another fenceproxy, on this port? Give it another one, or stop that", key, err)
 	}
