@@ -74,13 +74,7 @@ func (x *exchange) forward(resp *http.Response) error {
 			return err
 		}
 	}
-	h := x.w.Header()
-	connection := resp.Header["Connection"]
-	for name, values := range resp.Header {
-		if !hopByHop(name) && !named(connection, name) {
-			h[name] = values
-		}
-	}
+	pass(x.w.Header(), resp.Header)
 	x.w.WriteHeader(resp.StatusCode)
 	if x.r.Method == http.MethodHead {
 		return nil
@@ -90,6 +84,17 @@ func (x *exchange) forward(resp *http.Response) error {
 		panic(http.ErrAbortHandler) // status and headers are out: cut the connection, lest half an answer looks whole
 	}
 	return nil
+}
+
+// pass passes headers on. The store's X-Amz-Request-Id goes in the place of ours: with X-Amz-Id-2 it is what the store's operator asks for.
+func pass(to, from http.Header) {
+	to["Content-Type"] = nil // or net/http guesses one
+	connection := from["Connection"]
+	for name, values := range from {
+		if !hopByHop(name) && !named(connection, name) {
+			to[name] = values
+		}
+	}
 }
 
 func hopByHop(name string) bool {

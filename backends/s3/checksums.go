@@ -1,39 +1,23 @@
 package s3
 
 import (
-	"crypto/sha1"
-	"crypto/sha256"
-	"encoding/base64"
-	"hash"
-	"hash/crc32"
-	"hash/crc64"
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/fenceproxy/fenceproxy/internal/checksum"
 )
 
-const checksumPrefix = "X-Amz-Checksum-"
+const checksumPrefix = checksum.HeaderPrefix
 
-// digests are the checksums that AWS's SDKs send of a body, by kind: what follows checksumPrefix ("Checking object integrity" in S3's
-// user guide).
-var digests = map[string]func() hash.Hash{
-	"Crc32":     func() hash.Hash { return crc32.NewIEEE() },
-	"Crc32c":    func() hash.Hash { return crc32.New(castagnoli) },
-	"Crc64nvme": func() hash.Hash { return crc64.New(nvme) },
-	"Sha1":      sha1.New,
-	"Sha256":    sha256.New,
-}
+// askedKinds are the checksums that a probe asks about, by kind: what follows checksumPrefix. They are those that AWS's SDKs send unless they are told
+// otherwise, and those that clients have been told for years.
+var askedKinds = []string{"Crc32", "Crc32c", "Crc64nvme", "Sha1", "Sha256"}
 
-var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	nvme       = crc64.MakeTable(0x9a6c9329ac4bc9b5) // the NVM Express polynomial, its bits reversed
-)
-
-// checksum is the header's value for a body.
-func checksum(kind string, body []byte) string {
-	h := digests[kind]()
-	h.Write(body)
-	return base64.StdEncoding.EncodeToString(h.Sum(nil))
+// digest is the header's value for a body, of a kind that S3 has.
+func digest(kind string, body []byte) string {
+	a, _ := checksum.ByHeader(checksumPrefix + kind)
+	return a.Of(body)
 }
 
 // checksumsOf are the kinds of the checksums that a request has of its body. S3 takes one.

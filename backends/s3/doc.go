@@ -18,17 +18,21 @@
 //	with a SHA-256 from the client, the body as it is, the hash signed; its last byte is held back
 //	without, in chunks of 64 KiB, each with a signature of its own (STREAMING-AWS4-HMAC-SHA256-PAYLOAD); the last chunk
 //	with data, and the signed empty one that ends the body, are held back
+//	with a checksum behind it (Trailer), in the same chunks, and the checksum under a signature of its own behind the empty one
+//	(STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER); it is held back with them
 //
 // Both are released when Body has returned io.EOF, which is the gate, and after exactly the announced number of bytes. Until then
 // the store has less than it could commit: it knows the length, and it refuses a body without its hash or its last signature. A
-// body that fails, or a client that leaves, cuts the connection short of that. A bare UNSIGNED-PAYLOAD is never streamed: some
+// body that fails, or a client that leaves, cuts the connection short of that. A checksum behind the body is announced with a nil value in Trailer, and has
+// its value when Body has returned io.EOF; how long it will be is known by its kind, and so is the length of the whole. A store that was seen not to know
+// such bodies ([Findings].Trailers) is not sent them: 501, for the proxy is to give it that body whole. A bare UNSIGNED-PAYLOAD is never streamed: some
 // stores make a torn one the object.
 //
 // Signed chunks are used over https, too. They are the oldest form that S3 has, add no checksum to the object, and so contradict
 // none that the client or an upload in parts has chosen.
 //
 // Documents that come without Pass (completions, batches, tags, whatever is no object or part) are read to their end, which is
-// the gate, then signed and sent.
+// the gate, then signed and sent. A checksum behind one goes ahead of it, as a header.
 //
 // # Past the gate
 //
@@ -56,9 +60,14 @@
 // changed.
 //
 // For S3 such a body is UNSIGNED-PAYLOAD. What covers it is a checksum in a signed header, which the store compares before it
-// commits: the client's own, for S3 takes one only, else x-amz-checksum-sha256. The client's has to be of a kind that the probe has
-// seen the store compare ([Findings].Checksums; it asks about CRC32, CRC32C, CRC64NVME, SHA-1 and SHA-256); with any other the request
-// is signed in the headers, with its SHA-256. Headers are signed, and stay headers.
+// commits: the client's own, for S3 takes one only; else, of an object, its CRC-64/NVME, by which S3 keeps an object that came
+// without a checksum, so that it is the same as without us; else x-amz-checksum-sha256. The client's has to be of a kind that the probe
+// has seen the store compare ([Findings].Checksums; it asks about CRC32, CRC32C, CRC64NVME, SHA-1 and SHA-256), and so has the
+// CRC-64/NVME, which is made only of a body that is an [io.ReaderAt]. With any other the request is signed in the headers, with its
+// SHA-256; and so is one that names a checksum and has none, which the store refuses, and an append, whose checksum has to be of the
+// kind that the object has. Headers are signed, and stay headers.
+//
+// A CRC is no defence against somebody on the way who changes body and CRC together. Where that is to be feared, speak https to the store.
 //
 // CompleteMultipartUpload is signed in the headers, with the SHA-256 of its document: there x-amz-checksum-* are the object's,
 // and S3 documents no other check of that body. So is UploadPart, for S3 refuses a checksum of another kind than that which the

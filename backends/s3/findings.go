@@ -20,6 +20,10 @@ type Findings struct {
 	// set without Sha256.
 	Checksums []string
 
+	// Trailers is set where a checksum that comes behind a body in signed chunks does what it is for: the right one is taken, and a body with a wrong
+	// one, or cut off, is refused. Elsewhere a body with such a checksum has to come whole.
+	Trailers bool
+
 	Merged []string // which spellings of a name lead to one object: "slashes" (p//q), "dots" (p/./q, p/z/../q), "case" (P/q)
 	// Blind is set where the store could not be asked because of what the credentials may not do in the bucket: the findings are cautious, and may be
 	// other ones in another bucket.

@@ -119,7 +119,7 @@ func TestVirtualHost(t *testing.T) {
 	}
 }
 
-// TestTLS trusts what AWS_CA_BUNDLE says, speaks HTTP/1.1, uses a connection again, and tells a store that hangs up apart.
+// TestTLS: trap 13, AWS_CA_BUNDLE breaks the loading of the SDK's configuration. It trusts what that says, speaks HTTP/1.1, uses a connection again, and tells a store that hangs up apart.
 func TestTLS(t *testing.T) {
 	dir := alone(t)
 	var connections atomic.Int32

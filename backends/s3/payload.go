@@ -11,18 +11,20 @@ import (
 )
 
 const (
-	signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
-	unsigned     = "UNSIGNED-PAYLOAD"
+	signedChunks  = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+	signedTrailer = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+	unsigned      = "UNSIGNED-PAYLOAD"
 )
 
 // A payload is a request's body as the store gets it. Whatever its form, the store checks it before it commits: it is covered by a
 // hash in the signature of the request, by a checksum that is signed, or by one signature for each chunk and one for the end.
 type payload struct {
-	hash   string // SHA-256 in hex, or signedChunks
-	length int64  // on the wire
-	buffer []byte // all of a document that was read here
-	source *source
-	pass   func() error // the gate of a body that came whole, nil otherwise
+	hash    string // SHA-256 in hex, or signedChunks, or signedTrailer
+	length  int64  // on the wire
+	buffer  []byte // all of a document that was read here
+	source  *source
+	trailer trailer      // behind the chunks; of a document, which has none, what is to be in its headers
+	pass    func() error // the gate of a body that came whole, nil otherwise
 }
 
 // A passer is a body that is whole: all of it is at hand, and its gate is asked for by name (see package backends).
@@ -48,18 +50,38 @@ func (x *exchange) payloadOf(r *http.Request) (payload, error) {
 		}
 		return p, nil
 	}
-	if p.length <= 0 || !isObject(r) {
-		return readDocument(r, p.hash)
+	behind, err := trailerOf(r)
+	if err != nil {
+		return payload{}, err
 	}
-	p.source = newSource(r.Body, p.length, x.time)
-	if p.hash == "" {
+	if p.length <= 0 || !isObject(r) {
+		p, err = readDocument(r, p.hash)
+		p.trailer = behind
+		return p, err
+	}
+	p.source, p.trailer = newSource(r.Body, p.length, x.time), behind
+	switch {
+	case behind.names != nil && !x.s.takesTrailers():
+		return payload{}, &apiError{http.StatusNotImplemented, "NotImplemented", "The store takes no checksum behind a body: send it ahead, in a header."}
+	case behind.names != nil:
+		p.hash, p.length = signedTrailer, framedLength(p.length)+behind.length()
+	case p.hash == "":
 		p.hash, p.length = signedChunks, framedLength(p.length)
 	}
 	return p, nil
 }
 
+// takesTrailers says no of a store that was seen not to: it might keep what is behind a body as a part of it. The proxy gives it such bodies whole.
+func (s *Store) takesTrailers() bool {
+	found := s.found.Load()
+	return found == nil || found.Trailers
+}
+
 // streams says whether the body's gate is its end.
 func (p payload) streams() bool { return p.source != nil && !p.source.whole }
+
+// chunked says whether the body goes in signed chunks.
+func (p payload) chunked() bool { return p.hash == signedChunks || p.hash == signedTrailer }
 
 // isObject says whether a body is an object or a part of one. Any other is a document, which S3 takes in no other form than whole.
 func isObject(r *http.Request) bool {
@@ -118,11 +140,19 @@ func wrongLength(announced int64) error {
 // takes longer than the body.
 const expectFrom = 1 << 20
 
-// attach gives the request its body.
-func (p payload) attach(out *http.Request) {
+// attach gives the request its body, and the headers that go with it.
+func (p payload) attach(out *http.Request) error {
 	out.ContentLength = p.length
-	if p.hash == signedChunks {
+	if p.chunked() {
 		out.Header.Set("X-Amz-Decoded-Content-Length", strconv.FormatInt(p.source.length, 10))
+	}
+	switch {
+	case p.hash == signedTrailer:
+		out.Header.Set("X-Amz-Trailer", p.trailer.announced())
+	case p.trailer.names != nil:
+		if err := p.trailer.promote(out.Header); err != nil {
+			return err
+		}
 	}
 	if p.streams() || p.length > expectFrom {
 		out.Header.Set("Expect", "100-continue") // a store that says no, says so before it gets a body that nobody wants
@@ -133,4 +163,5 @@ func (p payload) attach(out *http.Request) {
 	case p.length > 0:
 		out.Body = io.NopCloser(bytes.NewReader(p.buffer)) // not as http.NewRequest does it: no GetBody, no replay
 	}
+	return nil
 }

@@ -23,7 +23,7 @@ import (
 // expiring opens a store in memory that is known to refuse expired signatures, and whose time is known.
 func expiring(t *testing.T, f *fake, change ...func(*Options)) *Store {
 	s := f.open(change...)
-	s.found.Store(&Findings{Query: true, Checksums: allChecksums})
+	s.found.Store(&Findings{Query: true, Trailers: true, Checksums: allChecksums})
 	if w := do(s, "HEAD", "/bucket/key", nil); w.Code != 200 {
 		t.Fatal(w.Code)
 	}
@@ -104,6 +104,9 @@ func TestExpiring(t *testing.T) {
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Crc64nvme", "AAAAAAAAAAA=", "X-Amz-Checksum-Type", "FULL_OBJECT"}, 30 * time.Second},
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Xxhash64", "AAAA"}, 0},
 		{"PUT /bucket/key", []string{"X-Amz-Checksum-Crc32", "AAAAAA==", "X-Amz-Checksum-Xxhash64", "AAAA"}, 0},
+		{"PUT /bucket/key?renameObject", []string{"X-Amz-Rename-Source", "bucket/a"}, 30 * time.Second},
+		{"POST /bucket/key?restore", nil, 30 * time.Second},
+		{"POST /bucket/key?select&select-type=2", nil, 0}, // it reads
 		{"PUT /bucket/key?tagging&versionId=a+b%2F", nil, 30 * time.Second},
 		{"DELETE /bucket/key?versionId=1", []string{"If-Match", `"e"`}, 30 * time.Second},
 		{"DELETE /bucket/key?uploadId=1", nil, 30 * time.Second},
@@ -177,7 +180,7 @@ func TestExpiringWithTheClientsChecksum(t *testing.T) {
 				f := newMemory(t, dated(0))
 				s := expiring(t, f)
 				s.found.Store(&Findings{Query: true, Checksums: []string{proven}})
-				sum := checksum(kind, []byte("content"))
+				sum := digest(kind, []byte("content"))
 				r := mode{whole: true}.request(t.Context(), "/bucket/key", []byte("content"), 7, passes, "X-Amz-Checksum-"+kind, sum)
 				w := httptest.NewRecorder()
 				if s.ServeHTTP(w, r); w.Code != 200 {
@@ -236,7 +239,7 @@ func TestExpiryByTheStoresClock(t *testing.T) {
 		var booted time.Duration
 		store := func() time.Time { return time.Unix(1e9, 0).Add(ahead + booted) }
 		s := &Store{o: Options{Settle: settle, SettleLong: settle}, clock: storeClock{boot: func() time.Duration { return booted }}}
-		s.found.Store(&Findings{Query: true, Checksums: allChecksums})
+		s.found.Store(&Findings{Query: true, Trailers: true, Checksums: allChecksums})
 		x := &exchange{s: s, write: true, r: httptest.NewRequest("DELETE", "/bucket/key", nil)}
 		var slowest time.Duration
 		for range rapid.IntRange(1, 5).Draw(rt, "answers") {
@@ -248,7 +251,7 @@ func TestExpiryByTheStoresClock(t *testing.T) {
 			s.clock.learn(date)
 		}
 		booted += time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(rt, "later"))
-		at, expires, ok := x.expiring()
+		at, expires, ok := x.expiring(http.Header{})
 		if !ok {
 			rt.Fatal("not signed in the query")
 		}
@@ -325,7 +328,7 @@ func TestExpiredAnswer(t *testing.T) {
 // that another body than the one that was signed, or a part of it, does not become the object.
 func TestExpiringOnVersitygw(t *testing.T) {
 	s := open(t, versitygw(t))
-	s.found.Store(&Findings{Query: true, Checksums: allChecksums})
+	s.found.Store(&Findings{Query: true, Trailers: true, Checksums: allChecksums})
 	bucket := "/expiring-" + strings.ToLower(rand.Text())
 	if w := do(s, "PUT", bucket, nil); w.Code != 200 {
 		t.Fatal(w.Code, w.Body)

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,6 +36,7 @@ const (
 	aboutBatch    = "Batch"
 	aboutTorn     = "Torn"
 	aboutHash     = "Hash"
+	aboutTrailer  = "Trailer"
 	aboutQuery    = "Query"
 	aboutSlashes  = "slashes"
 	aboutDots     = "dots"
@@ -80,6 +80,9 @@ var questions = []question{
 	{aboutTorn, (*prober).forgedChunk},
 	{aboutHash, (*prober).tornHashed},
 	{aboutHash, (*prober).wrongHash},
+	{aboutTrailer, (*prober).wholeTrailer},
+	{aboutTrailer, (*prober).wrongTrailer},
+	{aboutTrailer, (*prober).tornTrailer},
 	{aboutQuery, (*prober).querySigned},
 	{aboutQuery, (*prober).queryCopy},
 	{aboutQuery, (*prober).queryDelete},
@@ -219,8 +222,8 @@ func conclude(opinions []opinion) Findings {
 	}
 	f.Put, f.Complete, f.Copy = !bad[aboutPut], !bad[aboutComplete], !bad[aboutCopy]
 	f.Delete, f.Batch = !bad[aboutDelete], !bad[aboutBatch]
-	f.Torn, f.Unhashed = bad[aboutTorn] || bad[aboutHash], bad[aboutHash]
-	for _, kind := range slices.Sorted(maps.Keys(digests)) {
+	f.Torn, f.Unhashed, f.Trailers = bad[aboutTorn] || bad[aboutHash], bad[aboutHash], !bad[aboutTrailer]
+	for _, kind := range askedKinds {
 		if !bad[kind] {
 			f.Checksums = append(f.Checksums, kind)
 		}

@@ -64,23 +64,32 @@ func (p *prober) hashed(ctx context.Context, key, hash string) (*http.Request, e
 	return out, err
 }
 
-// chunked is a PUT of a large body in signed chunks, in which forge may change something.
-func (p *prober) chunked(ctx context.Context, key string, forge func(body []byte)) (*http.Request, error) {
+// chunked is a PUT of a large body in signed chunks, with a trailer perhaps, in which forge may change something.
+func (p *prober) chunked(ctx context.Context, key string, t trailer, forge func(body []byte)) (*http.Request, error) {
 	out := p.request(ctx, http.MethodPut, key, "", nil)
 	out.Header.Set("X-Amz-Decoded-Content-Length", strconv.Itoa(len(p.large)))
-	out.ContentLength = framedLength(int64(len(p.large))) // is signed
-	links, err := p.signHeader(out, signedChunks)
+	out.ContentLength = framedLength(int64(len(p.large))) + t.length() // is signed
+	hash := signedChunks
+	if t.names != nil {
+		hash = signedTrailer
+		out.Header.Set("X-Amz-Trailer", t.announced())
+	}
+	links, err := p.signHeader(out, hash)
 	if err != nil {
 		return nil, err
 	}
-	f := newFramer(links)
+	lines, err := t.lines()
+	if err != nil {
+		return nil, err
+	}
+	f := newFramer(links, t)
 	f.frame = make([]byte, 0, out.ContentLength)
 	for rest := p.large; len(rest) > 0; {
 		n := min(chunkSize, len(rest))
 		f.add(rest[:n])
 		rest = rest[n:]
 	}
-	f.add(nil)
+	f.finish(lines)
 	forge(f.frame)
 	attachBytes(out, f.frame)
 	return out, nil
@@ -90,8 +99,12 @@ func honest([]byte) {}
 
 // wholeChunks: that a cut body does not become the object says nothing of a store that does not take this form at all.
 func (p *prober) wholeChunks(ctx context.Context, key string) (bool, string, error) {
-	const what = "A body in signed chunks"
-	out, err := p.chunked(ctx, key, honest)
+	return p.whole(ctx, "A body in signed chunks", key, trailer{})
+}
+
+// whole sends all of a large body in chunks, and looks for it.
+func (p *prober) whole(ctx context.Context, what, key string, t trailer) (bool, string, error) {
+	out, err := p.chunked(ctx, key, t, honest)
 	if err != nil {
 		return false, "", err
 	}
@@ -110,13 +123,12 @@ func (p *prober) wholeChunks(ctx context.Context, key string) (bool, string, err
 	return true, what + " became the object.", nil
 }
 
-// lastHeld is how many bytes of a body in chunks are held back until the gate: the last chunk with data, and the one that ends the
-// body.
-var lastHeld = int(frameLength((largeBody-1)%chunkSize+1) + frameLength(0))
+// lastHeld is how many bytes of a body in chunks are held back until the gate: the last chunk with data, and the end of the body.
+func lastHeld(t trailer) int { return int(frameLength((largeBody-1)%chunkSize+1) + endLength(t)) }
 
 func (p *prober) tornChunks(ctx context.Context, key string) (bool, string, error) {
-	return p.torn(ctx, "A body of 2 MiB in signed chunks, cut off before its last chunk,", key, lastHeld, func() (*http.Request, error) {
-		return p.chunked(ctx, key, honest)
+	return p.torn(ctx, "A body of 2 MiB in signed chunks, cut off before its last chunk,", key, lastHeld(trailer{}), func() (*http.Request, error) {
+		return p.chunked(ctx, key, trailer{}, honest)
 	})
 }
 
@@ -125,7 +137,7 @@ func (p *prober) tornChunks(ctx context.Context, key string) (bool, string, erro
 func (p *prober) tornLastChunk(ctx context.Context, key string) (bool, string, error) {
 	const what = "A body of 2 MiB in signed chunks, cut off before the last byte of its last chunk,"
 	return p.torn(ctx, what, key, 1+len(crlf)+int(frameLength(0)), func() (*http.Request, error) {
-		return p.chunked(ctx, key, honest)
+		return p.chunked(ctx, key, trailer{}, honest)
 	})
 }
 
@@ -152,7 +164,7 @@ func (p *prober) torn(ctx context.Context, what, key string, missing int, reques
 
 // forgedChunk is whole, but for one digit of the signature of a chunk in its middle.
 func (p *prober) forgedChunk(ctx context.Context, key string) (bool, string, error) {
-	out, err := p.chunked(ctx, key, func(body []byte) {
+	out, err := p.chunked(ctx, key, trailer{}, func(body []byte) {
 		middle := body[len(body)/2:]
 		digit := &middle[bytes.Index(middle, []byte(signatureIs))+len(signatureIs)]
 		*digit = map[bool]byte{true: '1', false: '0'}[*digit == '0']

@@ -95,7 +95,7 @@ func comparing(kind string) func(*prober, context.Context, string) (bool, string
 
 // queried is a PUT signed in the query, with the checksum of what is said to be its body.
 func (p *prober) queried(ctx context.Context, key string, body []byte, kind string, said []byte) (*http.Request, error) {
-	out := p.request(ctx, http.MethodPut, key, "", []string{checksumPrefix + kind, checksum(kind, said)})
+	out := p.request(ctx, http.MethodPut, key, "", []string{checksumPrefix + kind, digest(kind, said)})
 	attachBytes(out, body)
 	return out, p.signQuery(out, hexHash(said), p.soon())
 }

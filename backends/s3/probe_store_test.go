@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/md5"
 	"crypto/sha256"
@@ -15,8 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
 )
 
 // A probeStore is a small S3 that does all that the probe asks for, but for its flaws. Each flaw is a word in the tests.
@@ -175,13 +172,16 @@ func (s *probeStore) admit(r *http.Request) error {
 // read reads a body to its good end.
 func (s *probeStore) read(r *http.Request, byQuery bool) (string, error) {
 	hash := r.Header.Get("X-Amz-Content-Sha256")
-	chunked := hash == signedChunks
-	if chunked && s.flaws["no chunks"] {
+	chunked, hasTrailer := inChunks(r.Header), hash == signedTrailer
+	if hash == signedChunks && s.flaws["no chunks"] || hasTrailer && s.flaws["no trailers"] {
 		return "", noIdea
 	}
 	b, err := io.ReadAll(r.Body)
 	kind := map[bool]string{true: "query", false: "hash"}[byQuery]
-	if chunked {
+	switch {
+	case hasTrailer:
+		kind = "trailer"
+	case chunked:
 		kind = "chunks"
 	}
 	if err != nil && !s.flaws["torn "+kind] {
@@ -190,7 +190,7 @@ func (s *probeStore) read(r *http.Request, byQuery bool) (string, error) {
 	sum := sha256.Sum256(b)
 	switch {
 	case chunked:
-		return s.unchunk(r, b, err != nil)
+		return s.unchunk(r, b, err != nil, hasTrailer)
 	case byQuery && err == nil:
 		return string(b), s.compare(r.Header, b)
 	case !byQuery && !s.flaws["hash"] && err == nil && hash != hex.EncodeToString(sum[:]):
@@ -205,43 +205,36 @@ func (s *probeStore) compare(h http.Header, b []byte) error {
 		switch {
 		case s.flaws[kind+" unknown"]:
 			return noIdea
-		case !s.flaws[kind+" ignored"] && h.Get(checksumPrefix+kind) != checksum(kind, b):
+		case !s.flaws[kind+" ignored"] && h.Get(checksumPrefix+kind) != digest(kind, b):
 			return &probeNo{400, "BadDigest"}
 		}
 	}
 	return nil
 }
 
-func (s *probeStore) unchunk(r *http.Request, b []byte, torn bool) (string, error) {
-	at, err := time.Parse(dateFormat, r.Header.Get(dateHeader))
+func (s *probeStore) unchunk(r *http.Request, b []byte, torn, hasTrailer bool) (string, error) {
+	links, err := chainOf(r)
 	if err != nil {
 		return "", err
 	}
-	_, seed, _ := strings.Cut(r.Header.Get("Authorization"), "Signature=")
-	links := newChain(aws.Credentials{SecretAccessKey: testSecret}, testRegion, at, seed)
-	var data bytes.Buffer
-	in := bufio.NewReader(bytes.NewReader(b))
-	for {
-		head, err := in.ReadString('\n')
-		size, signature, _ := strings.Cut(strings.TrimSpace(head), signatureIs)
-		n, err2 := strconv.ParseInt(size, 16, 32)
-		chunk := make([]byte, n)
-		_, err3 := io.ReadFull(in, chunk)
-		if err != nil || err2 != nil || err3 != nil {
-			if torn {
-				return data.String(), nil
-			}
-			return "", &probeNo{400, "IncompleteBody"}
-		}
-		if links.next(chunk) != signature && !s.flaws["chunk signatures"] {
-			return "", &probeNo{403, "SignatureDoesNotMatch"}
-		}
-		data.Write(chunk)
-		if n == 0 {
-			return data.String(), nil
-		}
-		_, _ = in.Discard(len(crlf))
+	if s.flaws["chunk signatures"] {
+		links = nil
 	}
+	if hasTrailer && s.flaws["trailer as content"] {
+		_, end, _ := bytes.Cut(b, []byte(crlf+"0"+signatureIs))
+		data, _, err := parseChunks(b, links, hasTrailer)
+		return string(data) + string(end), err
+	}
+	data, behind, err := parseChunks(b, links, hasTrailer)
+	switch {
+	case err == errForged:
+		return "", &probeNo{403, "SignatureDoesNotMatch"}
+	case err != nil && !torn:
+		return "", &probeNo{400, "IncompleteBody"}
+	case s.flaws["trailer ignored"]:
+		return string(data), nil
+	}
+	return string(data), s.compare(behind, data)
 }
 
 // now is the object, nil if there is none.

@@ -106,7 +106,7 @@ func TestProbeOverTLS(t *testing.T) {
 	}
 	t.Setenv("AWS_CA_BUNDLE", bundle)
 	f := mustProbe(t, open(t, server.URL))
-	want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Torn: true, Unhashed: true, Query: true, Checksums: allChecksums}
+	want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Torn: true, Unhashed: true, Query: true, Trailers: true, Checksums: allChecksums}
 	if diff := cmp.Diff(want, f, cmpopts.IgnoreFields(Findings{}, "Detail")); diff != "" {
 		t.Errorf("%s\n%s", diff, strings.Join(f.Detail, "\n"))
 	}
@@ -126,6 +126,14 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 	torn := func(f *Findings) { f.Torn = true }
 	unhashed := func(f *Findings) { f.Torn, f.Unhashed = true, true }
 	query := func(f *Findings) { f.Query = false }
+	trailers := func(f *Findings) { f.Trailers = false }
+	both := func(changes ...func(*Findings)) func(*Findings) {
+		return func(f *Findings) {
+			for _, change := range changes {
+				change(f)
+			}
+		}
+	}
 	compares := func(kinds ...string) func(*Findings) { return func(f *Findings) { f.Checksums = kinds } }
 	noHash := func(f *Findings) { f.Query, f.Checksums = false, []string{"Crc32", "Crc32c", "Crc64nvme", "Sha1"} }
 	noPut := func(f *Findings) { f.Query, f.Checksums = false, nil }
@@ -173,10 +181,14 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 		"no chunks":               torn,
 		"torn hash":               unhashed,
 		"hash":                    unhashed,
+		"no trailers":             trailers,
+		"trailer ignored":         trailers,
+		"trailer as content":      trailers,
+		"torn trailer":            trailers,
 		"torn query":              query,
 		"query expiry":            query,
 		"skew only":               query,
-		"Crc32 ignored":           compares("Crc32c", "Crc64nvme", "Sha1", "Sha256"),
+		"Crc32 ignored":           both(compares("Crc32c", "Crc64nvme", "Sha1", "Sha256"), trailers),
 		"Crc32c ignored":          compares("Crc32", "Crc64nvme", "Sha1", "Sha256"),
 		"Crc64nvme ignored":       compares("Crc32", "Crc32c", "Sha1", "Sha256"),
 		"Sha1 ignored":            compares("Crc32", "Crc32c", "Crc64nvme", "Sha256"),
@@ -196,7 +208,7 @@ func TestProbeFindsEachFlaw(t *testing.T) {
 			ran++
 			store := newProbeStore(flaw)
 			probing(t, store, func(t *testing.T, s *Store) {
-				want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Query: true, Checksums: allChecksums}
+				want := Findings{Put: true, Complete: true, Copy: true, Delete: true, Batch: true, Query: true, Trailers: true, Checksums: allChecksums}
 				change(&want)
 				got := mustProbe(t, s)
 				if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Findings{}, "Detail")); diff != "" {

@@ -39,7 +39,6 @@ func headers(in http.Header) http.Header {
 		}
 	}
 	unchunk(out)
-	dropAlgorithm(out)
 	if _, ok := out["User-Agent"]; !ok {
 		out["User-Agent"] = nil // or net/http sends its own
 	}
@@ -59,28 +58,23 @@ func named(connection []string, header string) bool {
 }
 
 // unchunk takes aws-chunked from the Content-Encoding: the body that came in is no longer in it, and some stores would keep
-// it as the object's.
+// it as the object's. What is left stays in its order; a Content-Encoding without it, as it is.
 func unchunk(h http.Header) {
-	values, ok := h["Content-Encoding"]
-	if !ok {
-		return
-	}
+	const encoding = "Content-Encoding"
 	var rest []string
-	for name := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		if name = textproto.TrimString(name); name != "" && !strings.EqualFold(name, "aws-chunked") {
+	chunked := false
+	for name := range strings.SplitSeq(strings.Join(h[encoding], ","), ",") {
+		if name = textproto.TrimString(name); strings.EqualFold(name, "aws-chunked") {
+			chunked = true
+		} else if name != "" {
 			rest = append(rest, name)
 		}
 	}
-	if h.Del("Content-Encoding"); rest != nil {
-		h.Set("Content-Encoding", strings.Join(rest, ","))
+	if !chunked {
+		return
 	}
-}
-
-// dropAlgorithm forgets a checksum that the client announced for a trailer: S3 refuses the name of one that does not come.
-func dropAlgorithm(h http.Header) {
-	const algorithm = "X-Amz-Sdk-Checksum-Algorithm"
-	if v := h.Get(algorithm); v != "" && h.Get("X-Amz-Checksum-"+v) == "" {
-		h.Del(algorithm)
+	if h.Del(encoding); rest != nil {
+		h.Set(encoding, strings.Join(rest, ","))
 	}
 }
 

@@ -114,7 +114,7 @@ func TestWholeBody(t *testing.T) {
 	})
 }
 
-// TestNothingIsSentTwice hangs up on the second request of each connection, after it came whole, as a store does whose keep-alive
+// TestNothingIsSentTwice: trap 10, a retry of a success looks like a lost race. It hangs up on the second request of each connection, after it came whole, as a store does whose keep-alive
 // is over. Only a read may come again.
 func TestNothingIsSentTwice(t *testing.T) {
 	for _, test := range []struct {
@@ -261,7 +261,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestEarlyAnswer: a store that does not want the body says so before it has come. The body is not read after ServeHTTP has
+// TestEarlyAnswer: trap 3, an early refusal that is lost as a reset. A store that does not want the body says so before it has come. The body is not read after ServeHTTP has
 // returned, and an early success is none. This one is on real sockets and threads, whose order nobody can foresee.
 func TestEarlyAnswer(t *testing.T) {
 	for name, early := range map[string]struct {
@@ -342,7 +342,7 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestStreamedAnswer: whitespace that keeps a client waiting comes through as it is sent, a HEAD has no body, and half an answer is
+// TestStreamedAnswer: trap 8, whitespace that keeps a client waiting comes through as it is sent, a HEAD has no body, and half an answer is
 // not made to look whole.
 func TestStreamedAnswer(t *testing.T) {
 	next := make(chan struct{})

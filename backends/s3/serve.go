@@ -63,7 +63,9 @@ func (x *exchange) serve() (err error) {
 		x.time.start() // what has no end, and what was read to its end, has passed the gate
 	}
 	out := x.s.outgoing(ctx, x.r)
-	x.body.attach(out)
+	if err := x.body.attach(out); err != nil {
+		return err
+	}
 	if err := x.sign(out); err != nil {
 		x.s.o.Log.Error("no credentials for the store", "cause", err)
 		return unchanged("The proxy has no credentials for the store.")
@@ -179,8 +181,8 @@ func (x *exchange) incomplete() bool {
 		return !x.torn()
 	}
 	needed := x.body.length
-	if x.body.hash == signedChunks {
-		needed -= frameLength(0) + int64(len(crlf)) // some stores do without the empty chunk, and what ends the data before it
+	if x.body.chunked() {
+		needed -= endLength(x.body.trailer) + int64(len(crlf)) // some stores do without the empty chunk, and what ends the data before it
 	}
 	return !x.answered.Load() && (x.conn == nil || !x.conn.progress().whole(needed)) && !x.torn()
 }
@@ -189,7 +191,7 @@ func (x *exchange) incomplete() bool {
 // form that was sent.
 func (x *exchange) torn() bool {
 	found := x.s.found.Load()
-	if found == nil || x.queried || x.body.length <= 0 || !found.Unhashed && (!found.Torn || x.body.hash != signedChunks) {
+	if found == nil || x.queried || x.body.length <= 0 || !found.Unhashed && (!found.Torn || !x.body.chunked()) {
 		return false
 	}
 	return x.conn != nil && x.conn.progress().head == len(emptyLine)

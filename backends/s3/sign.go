@@ -32,13 +32,14 @@ func (x *exchange) sign(out *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if at, expires, ok := x.expiring(); ok {
+	if at, expires, ok := x.expiring(out.Header); ok {
 		x.queried = true
+		x.addChecksum(out.Header)
 		return x.s.signQuery(out, who, x.body.hash, at, expires)
 	}
 	links, err := x.s.signHeader(out, who, x.body.hash, time.Now())
-	if x.body.hash == signedChunks {
-		x.body.source.frames = newFramer(links)
+	if x.body.chunked() {
+		x.body.source.frames = newFramer(links, x.body.trailer)
 	}
 	return err
 }
@@ -83,7 +84,7 @@ func (s *Store) signHeader(out *http.Request, who aws.Credentials, hash string, 
 // for the authorization header: transferring payload in multiple chunks".
 type chain struct {
 	key      []byte
-	head     string // algorithm, date and scope
+	scope    string // with the date
 	previous string
 }
 
@@ -95,13 +96,22 @@ func newChain(who aws.Credentials, region string, now time.Time, seed string) ch
 		key = mac(key, part)
 	}
 	scope := strings.Join([]string{day, region, service, "aws4_request"}, "/")
-	return chain{key: key, head: "AWS4-HMAC-SHA256-PAYLOAD\n" + stamp + "\n" + scope + "\n", previous: seed}
+	return chain{key: key, scope: stamp + "\n" + scope + "\n", previous: seed}
 }
 
 // next signs the next chunk.
 func (c *chain) next(chunk []byte) string {
-	sum := sha256.Sum256(chunk)
-	c.previous = hex.EncodeToString(mac(c.key, c.head+c.previous+"\n"+emptyHash+"\n"+hex.EncodeToString(sum[:])))
+	return c.sign("AWS4-HMAC-SHA256-PAYLOAD\n", emptyHash+"\n", chunk)
+}
+
+// last signs the trailer ("Signature calculations for trailing headers").
+func (c *chain) last(trailer string) string {
+	return c.sign("AWS4-HMAC-SHA256-TRAILER\n", "", []byte(trailer))
+}
+
+func (c *chain) sign(algorithm, between string, content []byte) string {
+	sum := sha256.Sum256(content)
+	c.previous = hex.EncodeToString(mac(c.key, algorithm+c.scope+c.previous+"\n"+between+hex.EncodeToString(sum[:])))
 	return c.previous
 }
 

@@ -64,7 +64,7 @@ func TestLateEnd(t *testing.T) {
 		var looks time.Duration
 		s := newTestSource(t, "content", func() time.Duration { looks += time.Hour; return looks })
 		if framed {
-			s.frames = newFramer(chain{})
+			s.frames = newFramer(chain{}, trailer{})
 		}
 		got, err := io.ReadAll(s)
 		if !errors.Is(err, errLate) || len(got) > 6 || s.end.Load() != aborted {

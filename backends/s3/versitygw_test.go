@@ -106,7 +106,7 @@ func (s *Store) sendHalf(t *testing.T, target string, sign func(*http.Request, a
 	return w.Code, w.Header().Get("Content-Length")
 }
 
-// TestSpellings writes keys that are easily taken for one another, and finds them by another spelling and under their own names.
+// TestSpellings: traps 2 and 5, two spellings are one key, and two keys are two. It writes keys that are easily taken for one another, and finds them by another spelling and under their own names.
 func TestSpellings(t *testing.T) {
 	s := open(t, versitygw(t))
 	if w := do(s, "PUT", "/spelt", nil); w.Code != 200 {

@@ -1,8 +1,6 @@
 package misbehave
 
 import (
-	"bufio"
-	"crypto/hmac"
 	"crypto/md5"
 	"crypto/sha256"
 	"encoding/base64"
@@ -10,24 +8,21 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
-)
 
-const chunked = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+	"github.com/fenceproxy/fenceproxy/internal/checksum"
+)
 
 // readBody reads the whole body and verifies it: its length, its chunks and its digests. A body that breaks off costs the connection,
 // and changes nothing.
 func (x *request) readBody() ([]byte, *reply) {
-	if x.r.ContentLength < 0 {
-		return nil, refuse(http.StatusNotImplemented, "NotImplemented", "A header you provided implies functionality that is not implemented: Transfer-Encoding")
-	}
-	if _, ok := x.r.Header["Content-Length"]; !ok && x.op.Name == "PutObject" {
-		return nil, refuse(http.StatusLengthRequired, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+	if refused := x.checkForm(); refused != nil {
+		return nil, refused
 	}
 	var body []byte
 	var err error
-	if x.r.Header.Get("X-Amz-Content-Sha256") == chunked {
+	if strings.HasPrefix(x.r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		body, err = x.readChunks()
 	} else {
 		body, err = io.ReadAll(x.r.Body)
@@ -37,6 +32,8 @@ func (x *request) readBody() ([]byte, *reply) {
 		return body, nil
 	case errors.Is(err, errChunks):
 		return nil, refuse(http.StatusBadRequest, "IncompleteBody", "The request body terminated unexpectedly: %v", err)
+	case errors.Is(err, errTrailer):
+		return nil, refuse(http.StatusBadRequest, "MalformedTrailerError", "The request contained trailing data that was not well-formed or did not conform to our published schema.")
 	case errors.Is(err, errSignature):
 		return nil, refuse(http.StatusForbidden, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided: %v", err)
 	case err != nil:
@@ -51,108 +48,72 @@ func (x *request) readBody() ([]byte, *reply) {
 	return body, nil
 }
 
-var (
-	errChunks    = errors.New("the chunks are not what was announced")
-	errSignature = errors.New("the signature of a chunk is another")
-)
-
-// readChunks decodes aws-chunked ("Transferring payload in multiple chunks"). What was read so far comes beside an error.
-func (x *request) readChunks() ([]byte, error) {
-	want, err := strconv.ParseInt(x.r.Header.Get("X-Amz-Decoded-Content-Length"), 10, 64)
-	if err != nil {
-		return nil, errChunks
+// checkForm refuses a body before a byte of it is read.
+func (x *request) checkForm() *reply {
+	form := x.r.Header.Get("X-Amz-Content-Sha256")
+	switch {
+	case x.r.ContentLength < 0:
+		return refuse(http.StatusNotImplemented, "NotImplemented", "A header you provided implies functionality that is not implemented: Transfer-Encoding")
+	case len(x.r.Header["Content-Length"]) == 0 && x.op.Name == "PutObject":
+		return refuse(http.StatusLengthRequired, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+	case x.s.options.NoTrailers && (form == chunkedTrailer || form == unsignedTrailer):
+		return refuse(http.StatusNotImplemented, "NotImplemented", "this store has no trailers")
+	case strings.HasPrefix(form, "STREAMING-") && form != chunked && form != chunkedTrailer && form != unsignedTrailer:
+		return refuse(http.StatusNotImplemented, "NotImplemented", "this store does not have the form of body %s", form)
 	}
-	in := bufio.NewReader(x.r.Body)
-	links := newChain(x.s.options.Secret, x.r.Header)
-	var data []byte
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return data, brokenOff(err)
-		}
-		size, signature, _ := strings.Cut(strings.TrimSuffix(line, "\r\n"), ";chunk-signature=")
-		n, err := strconv.ParseInt(size, 16, 64)
-		if err != nil || n < 0 || n > want || len(signature) != 2*sha256.Size {
-			return data, errChunks
-		}
-		chunk := make([]byte, n+2) // CRLF
-		if got, err := io.ReadFull(in, chunk); err != nil {
-			return append(data, chunk[:min(int64(got), n)]...), brokenOff(err)
-		}
-		chunk = chunk[:n]
-		if !links.signed(chunk, signature) {
-			return data, errSignature
-		}
-		if data = append(data, chunk...); n == 0 {
-			break
-		}
-	}
-	if rest, err := io.Copy(io.Discard, in); err != nil || rest > 0 || int64(len(data)) != want {
-		return data, errChunks
-	}
-	return data, nil
+	return x.checkAlgorithm()
 }
 
-// brokenOff is a body that has the length that Content-Length said, and not its last chunk.
-func brokenOff(err error) error {
-	if err == io.EOF {
-		return errChunks
-	}
-	return err
-}
-
-// A chain is that of the chunks' signatures: each covers the one before, the first the request's.
-type chain struct {
-	key      []byte
-	head     string // algorithm, date and scope
-	previous string
-}
-
-func newChain(secret string, h http.Header) *chain {
-	if secret == "" {
-		return nil
-	}
-	authorization, date := h.Get("Authorization"), h.Get("X-Amz-Date")
-	_, scope, _ := strings.Cut(authorization, "Credential=")
-	scope, _, _ = strings.Cut(scope, ",")
-	_, scope, _ = strings.Cut(scope, "/") // behind the access key
-	_, seed, _ := strings.Cut(authorization, "Signature=")
-	c := &chain{key: []byte("AWS4" + secret), head: chunked[len("STREAMING-"):] + "\n" + date + "\n" + scope + "\n", previous: seed}
-	for part := range strings.SplitSeq(scope, "/") {
-		c.key = mac(c.key, part)
-	}
-	return c
-}
-
-func (c *chain) signed(chunk []byte, signature string) bool {
-	if c == nil {
-		return true
-	}
-	none, sum := sha256.Sum256(nil), sha256.Sum256(chunk)
-	c.previous = hex.EncodeToString(mac(c.key, c.head+c.previous+"\n"+hex.EncodeToString(none[:])+"\n"+hex.EncodeToString(sum[:])))
-	return c.previous == signature
-}
-
-func mac(key []byte, message string) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(message))
-	return h.Sum(nil)
-}
-
-// checkDigests compares the digests that were sent ahead ("Checking object integrity"). That of a Complete is of the object to come.
-func (x *request) checkDigests(body []byte) *reply {
+// checkAlgorithm refuses the name of a checksum that does not come ("Checking object integrity").
+func (x *request) checkAlgorithm() *reply {
 	h := x.r.Header
-	sum256, sum5 := sha256.Sum256(body), md5.Sum(body)
-	if v := h.Get("X-Amz-Content-Sha256"); v != "" && v != chunked && v != "UNSIGNED-PAYLOAD" && v != hex.EncodeToString(sum256[:]) {
-		return refuse(http.StatusBadRequest, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
-	}
-	if v := h.Get("X-Amz-Checksum-Sha256"); v != "" && x.op.Name != "CompleteMultipartUpload" && v != base64.StdEncoding.EncodeToString(sum256[:]) {
-		return refuse(http.StatusBadRequest, "BadDigest", "The SHA256 you specified did not match the calculated checksum.")
-	}
-	if v := h.Get("Content-Md5"); v != "" && v != base64.StdEncoding.EncodeToString(sum5[:]) {
-		return refuse(http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+	named := strings.ToLower(h.Get("X-Amz-Sdk-Checksum-Algorithm"))
+	if named != "" && h.Get(checksum.HeaderPrefix+named) == "" && !strings.EqualFold(h.Get("X-Amz-Trailer"), checksum.HeaderPrefix+named) {
+		return refuse(http.StatusBadRequest, "InvalidRequest", "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found.")
 	}
 	return nil
+}
+
+// checksumsOf are those that came before or behind a body.
+func (x *request) checksumsOf() http.Header {
+	all := http.Header{}
+	for _, a := range checksum.All {
+		name := a.Header()
+		if values := slices.Concat(x.r.Header.Values(name), x.trailer.Values(name)); len(values) > 0 {
+			all[name] = values
+		}
+	}
+	return all
+}
+
+// checkDigests compares the digests that were sent ("Checking object integrity"). The checksums of a Complete are of the object to come.
+func (x *request) checkDigests(body []byte) *reply {
+	h := x.r.Header
+	if v := h.Get("X-Amz-Content-Sha256"); isHash(v) && v != hexSum(body) {
+		return refuse(http.StatusBadRequest, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+	}
+	if sum := md5.Sum(body); h.Get("Content-Md5") != "" && h.Get("Content-Md5") != base64.StdEncoding.EncodeToString(sum[:]) {
+		return refuse(http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+	}
+	if x.op.Name == "CompleteMultipartUpload" {
+		return nil
+	}
+	came := x.checksumsOf()
+	for name, values := range came {
+		a, _ := checksum.ByHeader(name)
+		switch {
+		case len(came) > 1 || len(values) > 1:
+			return refuse(http.StatusBadRequest, "InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+		case values[0] != a.Of(body):
+			return refuse(http.StatusBadRequest, "BadDigest", "The %s you specified did not match the calculated checksum.", a.Name)
+		}
+	}
+	return nil
+}
+
+func isHash(v string) bool {
+	b, err := hex.DecodeString(v)
+	return err == nil && len(b) == sha256.Size
 }
 
 func md5Tag(content []byte) string {

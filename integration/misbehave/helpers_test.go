@@ -135,7 +135,7 @@ func (w *world) wantJournal(want string) {
 
 func tag(content string) string { return md5Tag([]byte(content)) }
 
-func hash(content string) string {
+func hashOf(content string) string {
 	sum := sha256.Sum256([]byte(content))
 	return hex.EncodeToString(sum[:])
 }

@@ -3,6 +3,7 @@ package misbehave
 import (
 	"bytes"
 	"encoding/xml"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,7 +20,11 @@ func (x *request) action(body []byte) (action, *reply) {
 		return x.inBucket(x.get), nil
 	case "PutObject":
 		c, refused := conditionOf(h)
-		return x.write(c, func() (*object, *reply) { return newObject(body, md5Tag(body), h), nil }), refused
+		return x.write(c, func() (*object, *reply) {
+			o := newObject(body, md5Tag(body), h)
+			o.checksums = x.checksumsOf()
+			return o, nil
+		}), refused
 	case "DeleteObject":
 		c, refused := conditionOf(h)
 		return x.write(c, func() (*object, *reply) { return nil, nil }), refused
@@ -101,6 +106,9 @@ func (x *request) get(_ *effect, b *bucket) decision {
 	}
 	rec := &recorder{header: o.header.Clone(), status: http.StatusOK}
 	rec.header.Set("Etag", o.etag)
+	if strings.EqualFold(x.r.Header.Get("X-Amz-Checksum-Mode"), "ENABLED") {
+		maps.Copy(rec.header, o.checksums)
+	}
 	http.ServeContent(rec, x.r, "", o.modified, bytes.NewReader(o.content))
 	return decision{reply: reply{rec.status, rec.header, rec.body.Bytes()}}
 }
@@ -148,6 +156,7 @@ func (x *request) copyObject() (action, *reply) {
 		if made = newObject(from.content, md5Tag(from.content), h); !replacing {
 			made.header = from.header
 		}
+		made.checksums = from.checksums
 		return made, nil
 	})
 	return func(e *effect) decision {

@@ -337,14 +337,14 @@ func TestBodies(t *testing.T) {
 			sum := sha256.Sum256([]byte(s))
 			return base64.StdEncoding.EncodeToString(sum[:])
 		}
-		w.want(w.do("PUT", "/b/k", "new", "X-Amz-Content-Sha256", hash("other")), 400, "XAmzContentSHA256Mismatch")
+		w.want(w.do("PUT", "/b/k", "new", "X-Amz-Content-Sha256", hashOf("other")), 400, "XAmzContentSHA256Mismatch")
 		w.want(w.do("PUT", "/b/k", "new", "X-Amz-Checksum-Sha256", sum("other")), 400, "BadDigest")
 		w.want(w.do("PUT", "/b/k", "new", "Content-Md5", "AAAA"), 400, "BadDigest")
 		for _, broken := range []string{frames("ne", "w"), frames("ne", ""), frames("new", "") + "x", "zz\r\n", "3;chunk-signature=0\r\nnew\r\n", frames("ne", "")[:40]} {
 			w.want(w.do("PUT", "/b/k", broken, "X-Amz-Content-Sha256", chunked, "X-Amz-Decoded-Content-Length", "3"), 400, "IncompleteBody")
 		}
 		w.has("k", "old")
-		w.put("k", "1", "X-Amz-Content-Sha256", hash("1"), "X-Amz-Checksum-Sha256", sum("1"))
+		w.put("k", "1", "X-Amz-Content-Sha256", hashOf("1"), "X-Amz-Checksum-Sha256", sum("1"))
 		w.put("k", frames("ne", "w", ""), "X-Amz-Content-Sha256", chunked, "X-Amz-Decoded-Content-Length", "3")
 		w.has("k", "new")
 		w.put("k", "u", "X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")

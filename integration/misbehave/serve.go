@@ -13,6 +13,8 @@ type request struct {
 	op     Operation
 	fault  Fault
 	before int // how often its object had changed when it came
+
+	trailer http.Header // what came behind the body
 }
 
 // An effect is a request that is carried out, once more perhaps.

@@ -16,6 +16,9 @@ type Options struct {
 	// Secret is the key that chunks are signed with. If it is "", their signatures are not looked at. Those of requests never are.
 	Secret string
 
+	// NoTrailers refuses bodies whose checksum comes behind them, as older stores do.
+	NoTrailers bool
+
 	// Fault is asked once for each request, when its first line and headers have come; nil: no faults. It must not call the store.
 	Fault func(Operation) Fault
 
@@ -51,10 +54,11 @@ type bucket struct {
 
 // An object is never changed, only replaced.
 type object struct {
-	content  []byte
-	etag     string // with its quotes
-	header   http.Header
-	modified time.Time
+	content   []byte
+	etag      string // with its quotes
+	header    http.Header
+	checksums http.Header // those that it was sent with
+	modified  time.Time
 }
 
 // An Application is one effect that a reader can see.
@@ -65,6 +69,7 @@ type Application struct {
 	Content   []byte    // of the object that is there now; nil where one was removed
 	ETag      string    // of the same
 	Metadata  http.Header
+	Checksums http.Header // that were sent with the object, before or behind its body
 	Deleted   bool
 	Before    string // the ETag that was replaced or removed, "" if there was no object
 	Late      bool   // it took effect after the answer, or Fault.Late after the request
@@ -141,7 +146,7 @@ func (s *Store) replace(e *effect, b *bucket, key string, o *object) {
 		delete(b.objects, name)
 	} else {
 		b.objects[name] = o
-		a.Content, a.ETag, a.Metadata = o.content, o.etag, o.header
+		a.Content, a.ETag, a.Metadata, a.Checksums = o.content, o.etag, o.header, o.checksums
 	}
 	s.journal = append(s.journal, a)
 	if s.options.Applied != nil {
