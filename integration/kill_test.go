@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var kills = flag.Int("kills", 10, "how many rounds of kill -9 to run")
+var kills = flag.Int("kills", 6, "how many rounds of kill -9 to run")
 
 // Short runs have fewer lanes: each begins with a start of its own.
 const (

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -156,42 +154,4 @@ func (p *proxy) signed(t *testing.T, method, path, body string, headers []string
 	a, err := readAnswer(resp)
 	must(t, "read the answer", err)
 	return a
-}
-
-// TestSignedCurl: curl signs by itself, and sends the token in a header.
-func TestSignedCurl(t *testing.T) {
-	t.Parallel()
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		skip(t, "there is no curl here")
-	}
-	for _, backend := range []string{"local", "s3"} {
-		t.Run(backend, func(t *testing.T) {
-			t.Parallel()
-			f := newForeign(t, backend)
-			mustWrite(t, filepath.Join(f.dir, "content"), strings.Repeat("x", 3<<20))
-			send := func(args ...string) string {
-				said, _ := f.run("", curl, append([]string{
-					"-sS", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", clientKey + ":" + clientSecret,
-					"-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-w", " %{http_code}",
-				}, args...)...)
-				return said
-			}
-			bucket := f.endpoint + "/" + backend + "-bucket"
-			for _, step := range []struct {
-				args []string
-				want string
-			}{
-				{[]string{"-X", "PUT", bucket}, " 200"},
-				{[]string{"-T", "content", "-H", "X-Fence-Token: 34", bucket + "/jobs/7/a"}, " 200"},
-				{[]string{"-T", "content", "-H", "X-Fence-Token: 33", bucket + "/jobs/7/a"}, "token 33 is below 34"},
-				{[]string{"-X", "DELETE", "-H", "X-Fence-Token: 33", bucket + "/jobs/7/a"}, "token 33 is below 34"},
-				{[]string{"-X", "DELETE", "-H", "X-Fence-Token: 34", bucket + "/jobs/7/a"}, " 204"},
-			} {
-				if said := send(step.args...); !strings.Contains(said, step.want) {
-					t.Errorf("curl %q: %s; want %q", step.args, said, step.want)
-				}
-			}
-		})
-	}
 }

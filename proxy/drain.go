@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -44,9 +45,13 @@ func (x *exchange) drainRefused(ctx context.Context) {
 	x.drain(drainTime)
 }
 
+func expectsContinue(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Expect"), "100-continue")
+}
+
 // unsent says that the client waits for 100 Continue before it sends its body: to read would ask for it. aws-sdk-go-v2 sends the
 // header and does not wait.
 func (x *exchange) unsent() bool {
-	return !x.bodyTouched && strings.EqualFold(x.r.Header.Get("Expect"), "100-continue") &&
+	return !x.bodyTouched && expectsContinue(x.r) &&
 		!strings.Contains(x.r.UserAgent(), "aws-sdk-go")
 }

@@ -109,10 +109,10 @@ func FuzzQuery(f *testing.F) {
 		rest := raw
 		for _, pair := range strings.Split(out.URL.RawQuery, "&") {
 			i := strings.Index("&"+rest+"&", "&"+pair+"&")
-			if i < 0 {
+			if i < 0 && pair != "" {
 				t.Fatalf("%q has %q, which is not in %q", out.URL.RawQuery, pair, raw)
 			}
-			rest = ("&" + rest)[i:]
+			rest = ("&" + rest)[max(i, 0):]
 		}
 		for name := range out.URL.Query() {
 			switch http.CanonicalHeaderKey(name) {

@@ -128,6 +128,10 @@ type exchange struct {
 
 // ServeHTTP answers one S3 request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 && r.ProtoMajor == 1 && r.ProtoAtLeast(1, 1) && expectsContinue(r) {
+		// net/http sends none where there is no body, and botocore then takes the status of this answer for that of a later one.
+		w.WriteHeader(http.StatusContinue)
+	}
 	x := &exchange{
 		h: h, w: middleware.NewWrapResponseWriter(w, r.ProtoMajor), r: r,
 		control: http.NewResponseController(w), id: requestID(), start: time.Now(), wire: r.Body, wireLength: r.ContentLength,
