@@ -101,7 +101,7 @@ var spellings = []struct{ target, key string }{
 	{"/bkt/" + strings.Repeat("w", 256), ""},
 }
 
-// TestSpellings: two spellings are one object and one fence, or two of both, or refused. There is no way round the fence, and nothing
+// TestSpellings: traps 2 and 5. Two spellings are one object and one fence, or two of both, or refused. There is no way round the fence, and nothing
 // outside the bucket is touched.
 func TestSpellings(t *testing.T) {
 	t.Parallel()

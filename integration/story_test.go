@@ -59,8 +59,8 @@ func (c channel) send(t *testing.T, p *proxy, method, path string, n int64, body
 	return p.do(t, method, target, body, append(own, headers...)...)
 }
 
-// TestAStaleWriterIsRefused is the story of the paused writer, by every channel: before and after a restart, a kill, and the deletion
-// of the object.
+// TestAStaleWriterIsRefused is the story (etcd #11788, terraform's S3 backend) of the paused writer, by every channel: before and after a
+// restart, a kill, and the deletion of the object.
 func TestAStaleWriterIsRefused(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)

@@ -147,7 +147,7 @@ func TestGoodTokens(t *testing.T) {
 	p.marked(t, "/bkt/session", 34)
 }
 
-// TestHolders: a token belongs to the holder that came with it first.
+// TestHolders: story opsmill/infrahub #9450, tokens that come twice. A token belongs to the holder that came with it first.
 func TestHolders(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)

@@ -96,7 +96,7 @@ func TestBatchOfAStoreInThisProcess(t *testing.T) {
 	}
 }
 
-// TestErrorInsideASuccess: S3 says 200 to Copy and Complete before it knows. Only the codes that it has for refusals say that nothing was done.
+// TestErrorInsideASuccess: trap 9. S3 says 200 to Copy and Complete before it knows. Only the codes that it has for refusals say that nothing was done.
 func TestErrorInsideASuccess(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"CopyObject", "CompleteMultipartUpload"} {

@@ -84,6 +84,7 @@ func parseResult(t *testing.T, body string) deleteResult {
 
 var jobRules = rules.Rule{Match: "jobs/{job}/**", Resource: "jobs/{job}"}
 
+// TestBatchIsJudgedKeyByKey: story cortex #5432, an old compactor deletes blocks while a newer one uploads.
 func TestBatchIsJudgedKeyByKey(t *testing.T) {
 	d := &deleter{}
 	f := newFixture(t, Backend{Handler: d}, jobRules)

@@ -29,8 +29,9 @@ func (r *remote) comesThrough(target string) time.Duration {
 // unstampedStore leaves nothing by which a write could be proven.
 func unstampedStore(_ *Config, b *Backend) { b.Stamp = false }
 
-// TestLateWriteIsKeptOut: the store says nothing, or lies, and carries a write out long after its settle time and after a newer holder's
-// write. Its condition keeps it out. Without one it overwrites: that is what the condition is for.
+// TestLateWriteIsKeptOut: story delta-rs #268, a write that was given up is carried out later. The store says nothing, or lies, and carries
+// a write out long after its settle time and after a newer holder's write. Its condition keeps it out. Without one it overwrites: that is
+// what the condition is for.
 func TestLateWriteIsKeptOut(t *testing.T) {
 	t.Parallel()
 	for _, name := range conditionable {

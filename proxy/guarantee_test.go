@@ -156,7 +156,8 @@ func TestStoreThatWasNotAsked(t *testing.T) {
 	}
 }
 
-// TestOnRefusesAStoreThatIgnores: the operation that it would carry out without regard to its condition, on record, and nothing else.
+// TestOnRefusesAStoreThatIgnores: story ministack #1475, a store takes conditions and does not heed them. The operation that it would carry
+// out without regard to its condition, on record, and nothing else.
 func TestOnRefusesAStoreThatIgnores(t *testing.T) {
 	t.Parallel()
 	for _, name := range conditionable {

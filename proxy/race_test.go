@@ -77,7 +77,7 @@ func TestDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestEveryWordForALostRace: S3 has several, and says some of them inside a 200.
+// TestEveryWordForALostRace: trap 9. S3 has several, and says some of them inside a 200.
 func TestEveryWordForALostRace(t *testing.T) {
 	t.Parallel()
 	words := []struct {

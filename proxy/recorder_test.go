@@ -46,7 +46,7 @@ func (r *remote) slowly(document string) {
 const completed = `<CompleteMultipartUploadResult><Bucket>b</Bucket><Key>k</Key><ETag>"x-1"</ETag></CompleteMultipartUploadResult>`
 
 // TestKeepsWaiting: the blanks with which a store keeps a client waiting reach it as they come, and behind them the answer, which is one document
-// (trap: whitespace that keeps a connection alive is not to be buffered).
+// (trap 8: whitespace that keeps a connection alive is not to be buffered).
 func TestKeepsWaiting(t *testing.T) {
 	before(t, nil, func(r *remote) {
 		r.slowly(completed)

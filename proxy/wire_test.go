@@ -194,7 +194,7 @@ func TestCopyByQuery(t *testing.T) {
 	}
 }
 
-// TestVirtualHost: a bucket in the host's name and one in the path are one, and so is their fence (trap: two spellings of one key).
+// TestVirtualHost: a bucket in the host's name and one in the path are one, and so is their fence (trap 2, two spellings of one key).
 func TestVirtualHost(t *testing.T) {
 	t.Parallel()
 	b := &watcher{}

@@ -10,7 +10,7 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// TestLitestream: a database is replicated and restored; a stale replica adds nothing to it.
+// TestLitestream: story litestream #1301. A database is replicated and restored; a stale replica adds nothing to it.
 func TestLitestream(t *testing.T) {
 	t.Parallel()
 	program := tool(t, "litestream")

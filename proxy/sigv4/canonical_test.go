@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSpellings: what stands on the wire may be encoded less or more than what was signed, as long as it is the same object.
+// TestSpellings: traps 4 and 5. What stands on the wire may be encoded less or more than what was signed, as long as it is the same object.
 func TestSpellings(t *testing.T) {
 	for _, c := range []struct {
 		wire, signed string
@@ -104,6 +104,7 @@ func TestCanonicalQuery(t *testing.T) {
 	}
 }
 
+// TestCanonicalHeaders: trap 4, of what net/http takes out of the headers of a request, the signed ones are made again.
 func TestCanonicalHeaders(t *testing.T) {
 	r := parse(t, "PUT /b/k HTTP/1.1\nHost: proxy:9000\nX-A:  two   words\t \nX-B: 1\nx-b: 2 \nX-B:\nX-Empty:\nContent-Length: 3\nExpect: 100-continue\nX-Meta: \"a  b\"\n\nabc")
 	chunked := parse(t, "PUT /b/k HTTP/1.1\nHost: proxy:9000\nTransfer-Encoding: chunked\nTrailer: X-Two\nTrailer: X-One\n\n0\n\n")
