@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"encoding/xml"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -160,14 +161,135 @@ func testListParameters(c *client) {
 	if p := c.list(c.bucket, url.Values{}); p.Contents[0].Owner != nil {
 		c.Error("an owner where none was asked for")
 	}
-	for _, q := range []string{"max-keys=-1", "max-keys=x", "encoding-type=base64", "continuation-token=made%20up"} {
-		c.want(c.do(http.MethodGet, "/"+c.bucket+"?list-type=2&"+q, nil), http.StatusBadRequest, "InvalidArgument")
+	for _, q := range []string{"list-type=2&max-keys=-1", "list-type=2&max-keys=x", "max-keys=9999999999", "list-type=2&encoding-type=base64", "list-type=2&continuation-token="} {
+		c.want(c.do(http.MethodGet, "/"+c.bucket+"?"+q, nil), http.StatusBadRequest, "InvalidArgument")
 	}
 	for _, prefix := range []string{"no", "c/1/", "c//", "../", "/", "d/", strings.Repeat("x", 300) + "/"} {
 		if p := c.list(c.bucket, url.Values{"prefix": {prefix}}); len(p.items()) != 0 {
 			c.Errorf("prefix %q: %q", prefix, p.items())
 		}
 	}
+}
+
+// testListEcho reads what an answer repeats of its request, and how it is encoded.
+func testListEcho(c *client) {
+	for _, k := range []string{"d+ ir/\u00fc 1", "d+ ir/\u00fc 2", "d+ ir/\u00fc 3"} {
+		c.put(k, "")
+	}
+	for _, encoding := range []string{"", "url"} {
+		decode := func(s string) string { return s }
+		if encoding == "url" {
+			decode = func(s string) string { d, _ := url.PathUnescape(s); return d }
+		}
+		q := url.Values{"prefix": {"d+ ir/"}, "delimiter": {"\u00fc/"}, "start-after": {"d+ ir/\u00fc 1"}, "max-keys": {"1"}}
+		if encoding != "" {
+			q.Set("encoding-type", encoding)
+		}
+		p := c.list(c.bucket, q)
+		if decode(p.Prefix) != "d+ ir/" || decode(p.Delimiter) != "\u00fc/" || decode(p.StartAfter) != "d+ ir/\u00fc 1" || p.EncodingType != encoding || p.Marker != nil {
+			c.Errorf("encoding-type %q: %+v", encoding, p)
+		}
+		if len(p.Contents) != 1 || decode(p.Contents[0].Key) != "d+ ir/\u00fc 2" || encoding == "url" && strings.ContainsAny(p.Contents[0].Key, " \u00fc") {
+			c.Errorf("encoding-type %q: %+v", encoding, p.Contents)
+		}
+		token := p.NextContinuationToken
+		q.Set("continuation-token", token)
+		if p := c.list(c.bucket, q); p.ContinuationToken != token || len(p.Contents) != 1 || decode(p.Contents[0].Key) != "d+ ir/\u00fc 3" {
+			c.Errorf("the second page: %+v", p)
+		}
+		first := url.Values{"marker": {"d+ ir/\u00fc 1"}, "max-keys": {"1"}, "encoding-type": {encoding}}
+		if p := c.list(c.bucket, first); p.Marker == nil || decode(*p.Marker) != "d+ ir/\u00fc 1" || p.ContinuationToken+p.StartAfter != "" {
+			c.Errorf("the first version: %+v", p)
+		}
+	}
+	// What XML cannot carry as it is pages on nevertheless.
+	for _, k := range []string{" odd", "odd\x01", "odd\x02", "odd\n", "base64:odd"} {
+		c.put(k, "")
+		defer c.do(http.MethodDelete, c.key(k), nil) // the cleanup cannot read some of them
+	}
+	n := 0
+	for q := (url.Values{"max-keys": {"1"}, "encoding-type": {"url"}}); ; n++ {
+		p := c.list(c.bucket, q)
+		if !p.IsTruncated || n > 8 {
+			break
+		}
+		q.Set("continuation-token", p.NextContinuationToken)
+	}
+	if n != 7 {
+		c.Errorf("eight keys have %d pages", n+1)
+	}
+}
+
+// A versionsPage is an answer of ListObjectVersions.
+type versionsPage struct {
+	XMLName             xml.Name `xml:"ListVersionsResult"`
+	KeyMarker           string
+	VersionIDMarker     string `xml:"VersionIdMarker"`
+	NextKeyMarker       string
+	NextVersionIDMarker string `xml:"NextVersionIdMarker"`
+	IsTruncated         bool
+	MaxKeys             int
+	Versions            []struct {
+		Key, VersionID, ETag string
+		IsLatest             bool
+		Size                 int64
+	} `xml:"Version"`
+	CommonPrefixes []struct{ Prefix string }
+}
+
+// testListVersions empties a bucket as programs do that go by the list of versions. In a bucket that never had versioning, every
+// object has the version null.
+func testListVersions(c *client) {
+	for _, k := range []string{"a", "b/1", "b/2", "c", "d/1"} {
+		c.put(k, "")
+	}
+	q := url.Values{"versions": {""}, "max-keys": {"1"}, "delimiter": {"/"}}
+	var got []string
+	for {
+		a := c.do(http.MethodGet, "/"+c.bucket+"?"+q.Encode(), nil)
+		c.want(a, http.StatusOK, "")
+		var p versionsPage
+		if err := xml.Unmarshal(a.body, &p); err != nil || p.MaxKeys != 1 || p.KeyMarker != q.Get("key-marker") || p.VersionIDMarker != q.Get("version-id-marker") {
+			c.Fatalf("ListObjectVersions: %v in %s", err, a.body)
+		}
+		for _, v := range p.Versions {
+			got = append(got, v.Key)
+			if !v.IsLatest || v.ETag != etagOf("") || !strings.Contains(string(a.body), "<VersionId>null</VersionId>") {
+				c.Errorf("%s", a.body)
+			}
+		}
+		for _, cp := range p.CommonPrefixes {
+			got = append(got, "*"+cp.Prefix)
+		}
+		if !p.IsTruncated {
+			break
+		}
+		q.Set("key-marker", p.NextKeyMarker)
+		q.Del("version-id-marker")
+		if p.NextVersionIDMarker != "" {
+			q.Set("version-id-marker", p.NextVersionIDMarker)
+		}
+	}
+	if want := []string{"a", "*b/", "c", "*d/"}; !slices.Equal(got, want) {
+		c.Errorf("listed are %q, want %q", got, want)
+	}
+	c.want(c.do(http.MethodGet, "/"+c.bucket+"?versions&version-id-marker=null", nil), http.StatusBadRequest, "InvalidArgument")
+	c.testNullVersion()
+}
+
+func (c *client) testNullVersion() {
+	c.want(c.do(http.MethodGet, c.key("a")+"?versionId=null", nil), http.StatusOK, "")
+	if a := c.do(http.MethodGet, c.key("a")+"?versionId=unheard-of", nil); a.status != http.StatusBadRequest && a.status != http.StatusNotFound {
+		c.Errorf("GET of another version: %d %s", a.status, a.body)
+	}
+	c.want(c.do(http.MethodDelete, c.key("a")+"?versionId=null", nil), http.StatusNoContent, "")
+	c.absent("a")
+	b := c.deleteAll(false, entry("b/1", "<VersionId>null</VersionId>"), entry("c", "<VersionId>null</VersionId>"))
+	if got := b.deletes(); !slices.Equal(got, []string{"b/1", "c"}) {
+		c.Errorf("deleted are %q, failed %q", got, b.fails())
+	}
+	c.absent("b/1")
+	c.holds("b/2", "")
 }
 
 func testListFirstVersion(c *client) {

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"cmp"
 	"encoding/xml"
 	"net/http"
 	"net/url"
@@ -62,23 +63,44 @@ func testRefusedKeys(c *client) {
 // testTreeKeys tries what a file system would make one name of, or cannot hold.
 func testTreeKeys(c *client) {
 	c.put("a/b", "file")
-	for _, k := range []string{"a//b", "/a/b", "//", "a/./b", "./a/b", "a/../a/b", "../" + c.bucket + "/a/b", "..", ".", "a/b/", "a/", "new/", "nul\x00", "bad\xffutf8", strings.Repeat("k", 256)} {
+	for k, code := range map[string]string{
+		"a//b": "", "/a/b": "", "//": "", "a//": "", "a/./b": "", "./a/b": "", "./": "", "a/../a/b": "", "../" + c.bucket + "/a/b": "", "..": "", "../": "", ".": "",
+		"nul\x00": "", "bad\xffutf8": "", strings.Repeat("k", 256): "KeyTooLongError", strings.Repeat("k", 256) + "/k": "KeyTooLongError",
+	} {
+		code = cmp.Or(code, "InvalidArgument")
 		raw := "/" + c.bucket + "/" + strings.ReplaceAll(url.PathEscape(k), "%2F", "/")
 		for _, method := range []string{http.MethodPut, http.MethodGet, http.MethodHead, http.MethodDelete} {
-			if a := c.do(method, raw, nil); a.status != http.StatusBadRequest || method != http.MethodHead && a.code() != "InvalidArgument" {
-				c.Errorf("%s %q: %d %s, want 400 InvalidArgument", method, k, a.status, a.body)
+			if a := c.do(method, raw, nil); a.status != http.StatusBadRequest || method != http.MethodHead && a.code() != code {
+				c.Errorf("%s %q: %d %s, want 400 %s", method, k, a.status, a.body, code)
 			}
 		}
 	}
-	for _, k := range []string{"a", "a/b/c", "a/b/c/d"} { // a is a directory, a/b a file
-		c.want(c.putIf(k, "x"), http.StatusBadRequest, "InvalidArgument")
-		c.absent(k)
-		c.want(c.do(http.MethodDelete, c.key(k), nil), http.StatusNoContent, "")
+	for k, code := range map[string]string{"a": "ExistingObjectIsDirectory", "a/b/c": "ObjectParentIsFile", "a/b/c/d": "ObjectParentIsFile", "a/b/": "ObjectParentIsFile"} {
+		c.testConflict(k, code)
 	}
 	c.holds("a/b", "file")
 	c.put(strings.Repeat("k", 255), "longest")
 	c.put(strings.Repeat("k/", 511)+"k", "deepest")
 	c.holds(strings.Repeat("k/", 511)+"k", "deepest")
+}
+
+// testConflict tries every way to make an object whose key cannot be beside another one.
+func (c *client) testConflict(key, code string) {
+	c.put("source", "")
+	content := "x"
+	if strings.HasSuffix(key, "/") {
+		content = ""
+	}
+	c.want(c.putIf(key, content), http.StatusBadRequest, code)
+	c.want(c.do(http.MethodPut, c.key(key), nil, "X-Amz-Copy-Source", "/"+c.bucket+"/source"), http.StatusBadRequest, code)
+	if content != "" {
+		u := c.create(key)
+		u.part(1, "x")
+		c.want(u.sendComplete(u.document(1)), http.StatusBadRequest, code)
+		c.want(u.abort(), http.StatusNoContent, "")
+	}
+	c.absent(key)
+	c.want(c.do(http.MethodDelete, c.key(key), nil), http.StatusNoContent, "")
 }
 
 func testBuckets(c *client) {

@@ -32,6 +32,9 @@ type Harness struct {
 	// PUT of an object's tags become its content.
 	AllOperations bool
 
+	// NoDirectoryObjects is set where an object whose key ends with a slash cannot be had: 501.
+	NoDirectoryObjects bool
+
 	// TreeKeys is set where keys are paths of a file system: no key may be a directory of another, and what a path cannot be is
 	// refused.
 	TreeKeys bool
@@ -52,6 +55,7 @@ func (h Harness) Run(t *testing.T) {
 	}{
 		{name: "Write/RoundTrip", run: testRoundTrip},
 		{name: "Write/Metadata", run: testMetadata},
+		{name: "Write/KeptHeaders", run: testKeptHeaders},
 		{name: "Write/EmptyBody", run: testEmptyBody},
 		{name: "Write/Overwrite", run: testOverwrite},
 		{name: "Write/BodyFails", run: testBodyFails},
@@ -71,6 +75,7 @@ func (h Harness) Run(t *testing.T) {
 		{name: "Conditions/RaceToReplace", skip: h.NoConditionalPut, run: testRaceToReplace},
 		{name: "Conditions/Delete", skip: h.NoConditionalDelete, run: testConditionalDelete},
 		{name: "Conditions/DeleteRace", skip: h.NoConditionalDelete || h.NoConditionalPut, run: testDeleteRace},
+		{name: "Conditions/DeleteSize", skip: h.NoConditionalDelete, run: testDeleteConditions},
 		{name: "Copy/RoundTrip", run: testCopy},
 		{name: "Copy/Metadata", run: testCopyMetadata},
 		{name: "Copy/Refused", run: testCopyRefused},
@@ -104,13 +109,35 @@ func (h Harness) Run(t *testing.T) {
 		{name: "Read/Conditions", run: testConditionalReads},
 		{name: "Read/Overrides", run: testOverrides},
 		{name: "Read/OneVersion", run: testOneVersion},
+		{name: "Read/Parts", run: testPartReads},
+		{name: "Attributes/Object", run: testAttributes},
+		{name: "Attributes/Parts", run: testAttributesOfParts},
+		{name: "Checksums/Stored", run: testChecksums},
+		{name: "Checksums/Refused", run: testChecksumsRefused},
+		{name: "Checksums/Trailer", run: testChecksumTrailer},
+		{name: "Checksums/Copied", run: testChecksumsCopied},
+		{name: "Checksums/Parts", run: testChecksumsOfParts},
+		{name: "Checksums/CompleteRefused", run: testCompleteChecksumsRefused},
+		{name: "Tags/RoundTrip", run: testTags},
+		{name: "Tags/Refused", run: testTagsRefused},
+		{name: "Tags/HeldEnd", run: testTagsHeldEnd},
+		{name: "Tags/Copied", run: testTagsCopied},
+		{name: "Tags/Race", run: testTagsRace},
 		{name: "Keys/Spellings", run: testSpellings},
 		{name: "Keys/Refused", run: testRefusedKeys},
 		{name: "Keys/Tree", skip: !h.TreeKeys, run: testTreeKeys},
+		{name: "Keys/Directory", skip: h.NoDirectoryObjects, run: testDirectoryObject},
+		{name: "Keys/DirectoryWithContent", skip: !h.TreeKeys || h.NoDirectoryObjects, run: testDirectoryWithContent},
 		{name: "Buckets", run: testBuckets},
+		{name: "Buckets/List", run: testListBuckets},
+		{name: "Buckets/Create", skip: h.AllOperations, run: testCreateBucket},
+		{name: "Buckets/Tags", skip: h.NoDirectoryObjects, run: testBucketTags},
+		{name: "Buckets/Settings", skip: h.AllOperations, run: testSettings},
 		{name: "List/Order", run: testListOrder},
 		{name: "List/Parameters", run: testListParameters},
 		{name: "List/FirstVersion", run: testListFirstVersion},
+		{name: "List/Echo", run: testListEcho},
+		{name: "List/Versions", run: testListVersions},
 		{name: "List/Model", run: testListModel},
 		{name: "HTTP/RoundTrip", run: testHTTPRoundTrip},
 		{name: "HTTP/CutBody", run: testHTTPCutBody},

@@ -38,20 +38,25 @@ type deleteResult struct {
 	Errors  []keyError `xml:"Error"`
 }
 
-type deletedKey struct{ Key string }
+type deletedKey struct {
+	Key       string
+	VersionID string `xml:"VersionId,omitempty"`
+}
 
 type keyError struct {
-	Key     string
-	Code    string
-	Message string
+	Key       string
+	VersionID string `xml:"VersionId,omitempty"`
+	Code      string
+	Message   string
 }
 
 // A doomed is one entry of a batch, and what became of it.
 type doomed struct {
-	key string
-	at  name
-	c   conditions
-	err *apiError // nil: it is gone
+	key     string
+	version string // as the entry has it
+	at      name
+	c       conditions
+	err     *apiError // nil: it is gone
 }
 
 // deleteObjects removes many objects. Each is removed as deleteObject does it, but a directory is synced once, after the last key in it:
@@ -62,7 +67,8 @@ type doomed struct {
 //	fstat(dir)                                      is it the directory of the key before?
 //	fsync(dir)                                      once all keys in it are gone, and 200 after the last directory
 //	unlinkat(meta, INODE-MTIME) …                   if there are side files
-//	unlinkat(…, COMPONENT, AT_REMOVEDIR) …          until one is not empty
+//	openat, fgetxattr(COMPONENT)                    is it a directory object?
+//	unlinkat(…, COMPONENT, AT_REMOVEDIR) …          until one is, or is not empty
 //
 // Where a removal is known not to have happened, the answer says so of its key. Where the outcome of one is unknown, nothing is said of
 // any: the answer is 500.
@@ -89,9 +95,9 @@ func (s *Store) deleteObjects(w http.ResponseWriter, r *http.Request, bucket str
 	result := deleteResult{XMLNS: xmlns}
 	for _, d := range batch {
 		if d.err != nil {
-			result.Errors = append(result.Errors, keyError{Key: d.key, Code: d.err.code, Message: d.err.message})
+			result.Errors = append(result.Errors, keyError{Key: d.key, VersionID: d.version, Code: d.err.code, Message: d.err.sentence()})
 		} else if !quiet {
-			result.Deleted = append(result.Deleted, deletedKey{d.key})
+			result.Deleted = append(result.Deleted, deletedKey{d.key, d.version})
 		}
 	}
 	writeXML(w, r, http.StatusOK, result)
@@ -112,7 +118,7 @@ func (ask *deleteDocument) entries(bucket string) (batch []doomed, quiet bool, e
 		if len(e.Key) != 1 || e.Key[0] == "" || len(e.ETag) > 1 || len(e.VersionID) > 1 {
 			return nil, false, malformedXML("an Object must have one Key, and at most one ETag and one VersionId")
 		}
-		d := doomed{key: e.Key[0]}
+		d := doomed{key: e.Key[0], version: strings.Join(e.VersionID, "")}
 		d.at, d.c, err = e.parse(bucket)
 		d.err, _ = errors.AsType[*apiError](err)
 		batch = append(batch, d)
@@ -122,8 +128,9 @@ func (ask *deleteDocument) entries(bucket string) (batch []doomed, quiet bool, e
 
 func (e deleteEntry) parse(bucket string) (n name, c conditions, err error) {
 	switch {
-	case len(e.VersionID) > 0:
-		return n, c, notImplemented("The file store keeps no versions: VersionId is not implemented.")
+	case len(e.VersionID) > 0 && e.VersionID[0] != nullVersion:
+		return n, c, refuse(http.StatusNotFound, "NoSuchVersion", "The specified version does not exist.").
+			because("The file store keeps no versions: the only one of an object is null.")
 	case len(e.Others) > 0:
 		return n, c, notImplemented("%s of an entry is not implemented by the file store.", e.Others[0].XMLName.Local)
 	case len(e.ETag) > 0 && strings.TrimSpace(e.ETag[0]) == "":

@@ -43,6 +43,10 @@ func readDocument(r *http.Request, document any) error {
 	if err != nil {
 		return err
 	}
+	return decodeDocument(body, document)
+}
+
+func decodeDocument(body []byte, document any) error {
 	d := xml.NewDecoder(bytes.NewReader(body))
 	if err := d.Decode(document); err != nil {
 		return malformedXML("%s", err)
@@ -65,7 +69,6 @@ func readDocument(r *http.Request, document any) error {
 }
 
 func malformedXML(format string, args ...any) *apiError {
-	e := refuse(http.StatusBadRequest, "MalformedXML", format, args...)
-	e.message = "The XML of the body is not well-formed, or not what this operation takes: " + e.message + "."
-	return e
+	return refuse(http.StatusBadRequest, "MalformedXML", "The XML you provided was not well-formed or did not validate against our published schema.").
+		because(format+".", args...)
 }

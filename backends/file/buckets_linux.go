@@ -2,30 +2,17 @@ package file
 
 import (
 	"context"
-	"encoding/xml"
 	"errors"
 	"io/fs"
 	"net/http"
-	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	xmlns     = "http://s3.amazonaws.com/doc/2006-03-01/"
-	xmlTime   = "2006-01-02T15:04:05.000Z"
-	ownerName = "fenceproxy"
-	region    = "us-east-1" // what S3 calls no region
+	xmlns   = "http://s3.amazonaws.com/doc/2006-03-01/"
+	xmlTime = "2006-01-02T15:04:05.000Z"
 )
-
-type owner struct {
-	ID          string
-	DisplayName string
-}
-
-var theOwner = owner{ID: ownerName, DisplayName: ownerName}
 
 // needBucket fails with NoSuchBucket where there is none.
 func (s *Store) needBucket(bucket string) error {
@@ -38,81 +25,22 @@ func (s *Store) needBucket(bucket string) error {
 	return unix.Close(fd)
 }
 
-type bucketsResult struct {
-	XMLName xml.Name      `xml:"ListAllMyBucketsResult"`
-	XMLNS   string        `xml:"xmlns,attr"`
-	Owner   owner         `xml:"Owner"`
-	Buckets []bucketEntry `xml:"Buckets>Bucket"`
-}
-
-type bucketEntry struct {
-	Name         string
-	CreationDate string
-}
-
-// listBuckets takes every directory in the root for a bucket that has a bucket's name, whoever made it.
-func (s *Store) listBuckets(w http.ResponseWriter, r *http.Request) error {
-	fd, err := s.sys.openat(s.rootFD, ".", openDir, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	result := bucketsResult{XMLNS: xmlns, Owner: theOwner}
-	err = s.sys.entries(fd, r.Context().Err, func(e entry) error {
-		if e.kind == unix.DT_DIR && validBucket(e.name) {
-			result.Buckets = append(result.Buckets, bucketEntry{Name: e.name, CreationDate: s.born(e.name).UTC().Format(xmlTime)})
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(result.Buckets, func(a, b bucketEntry) int { return strings.Compare(a.Name, b.Name) })
-	writeXML(w, r, http.StatusOK, result)
-	return nil
-}
-
-// born tells when a bucket was made, as far as the file system knows.
-func (s *Store) born(bucket string) time.Time {
-	var st unix.Statx_t
-	if err := unix.Statx(s.rootFD, bucket, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME|unix.STATX_MTIME, &st); err != nil {
-		return time.Time{}
-	}
-	if st.Mask&unix.STATX_BTIME != 0 {
-		return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
-	}
-	return time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec))
-}
-
-type locationResult struct {
-	XMLName xml.Name `xml:"LocationConstraint"`
-	XMLNS   string   `xml:"xmlns,attr"`
-}
-
-// getBucketLocation answers with the empty constraint, which means us-east-1.
-func (s *Store) getBucketLocation(w http.ResponseWriter, r *http.Request, bucket string) error {
+func (s *Store) headBucket(w http.ResponseWriter, r *http.Request, bucket string) error {
 	if err := s.needBucket(bucket); err != nil {
 		return err
 	}
-	writeXML(w, r, http.StatusOK, locationResult{XMLNS: xmlns})
-	return nil
-}
-
-func (s *Store) headBucket(w http.ResponseWriter, bucket string) error {
-	if err := s.needBucket(bucket); err != nil {
-		return err
-	}
-	w.Header().Set("x-amz-bucket-region", region)
+	w.Header().Set("x-amz-bucket-region", callerOf(r).region)
+	w.Header().Set("x-amz-access-point-alias", "false")
 	w.WriteHeader(http.StatusOK)
 	return nil
 }
 
-// createBucket makes the bucket's directory and syncs the root. The location that a body may ask for does not matter here.
+// createBucket makes the bucket's directory and syncs the root.
 func (s *Store) createBucket(w http.ResponseWriter, r *http.Request, bucket string) error {
-	if err := refuseHeaders(r.Header); err != nil {
+	if err := refuseBucketHeaders(r.Header); err != nil {
 		return err
 	}
-	if err := drain(r); err != nil {
+	if err := readBucketConfiguration(r); err != nil {
 		return err
 	}
 	ended, err := s.makeBucketAlone(r.Context(), bucket)
@@ -121,6 +49,7 @@ func (s *Store) createBucket(w http.ResponseWriter, r *http.Request, bucket stri
 		return err
 	}
 	w.Header().Set("Location", "/"+bucket)
+	w.Header().Set("x-amz-bucket-arn", "arn:aws:s3:::"+bucket)
 	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
 	return nil
@@ -149,7 +78,7 @@ func (s *Store) makeBucket(bucket string) error {
 		if err := s.needBucket(bucket); err != nil {
 			return refuse(http.StatusConflict, "BucketAlreadyExists", "Something that is no directory has the name %s.", bucket)
 		}
-		return refuse(http.StatusConflict, "BucketAlreadyOwnedByYou", "The bucket %s exists already.", bucket)
+		return refuse(http.StatusConflict, "BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
 	} else if err != nil {
 		var st unix.Stat_t
 		if gone := s.sys.fstatat(s.rootFD, bucket, &st); errors.Is(gone, fs.ErrNotExist) {
@@ -187,7 +116,8 @@ func (s *Store) deleteBucket(w http.ResponseWriter, r *http.Request, bucket stri
 }
 
 func bucketNotEmpty(bucket string) error {
-	return refuse(http.StatusConflict, "BucketNotEmpty", "The bucket %s is not empty: there are objects, or other files, in it.", bucket)
+	return refuse(http.StatusConflict, "BucketNotEmpty", "The bucket you tried to delete is not empty.").
+		because("There are objects, or other files, in %s.", bucket)
 }
 
 // removeBucket returns the ids of the bucket's uploads: they ended with it.

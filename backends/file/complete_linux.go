@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/xml"
@@ -11,8 +12,11 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fenceproxy/fenceproxy/internal/checksum"
 )
 
 type completeDocument struct {
@@ -23,6 +27,7 @@ type completeDocument struct {
 type completeEntry struct {
 	PartNumber []int
 	ETag       []string
+	Others     []sumElement `xml:",any"`
 }
 
 type completeResult struct {
@@ -32,13 +37,17 @@ type completeResult struct {
 	Bucket   string
 	Key      string
 	ETag     string
+	Sums     []sumElement
+
+	ChecksumType string `xml:",omitempty"`
 }
 
 // A chosen is a part as a Complete names it.
 type chosen struct {
 	number int
 	etag   string // without quotes
-	size   int64  // once it was looked at
+	sums   []sum
+	meta   *meta // once it was looked at
 }
 
 // completeUpload makes an object of the parts of an upload. As strace shows it, with fd the temporary file and up and dir the
@@ -64,7 +73,8 @@ func (s *Store) completeUpload(w http.ResponseWriter, r *http.Request, n name, q
 	if err != nil {
 		return err
 	}
-	if err := refuseSums(r.Header); err != nil {
+	f, err := finalOf(r.Header)
+	if err != nil {
 		return err
 	}
 	list, err := readPartList(r)
@@ -76,23 +86,17 @@ func (s *Store) completeUpload(w http.ResponseWriter, r *http.Request, n name, q
 	}
 	id := q.Get("uploadId")
 	defer s.uploads.lock(id)()
-	etag, err := s.complete(r, n, id, list, c)
+	m, err := s.complete(r, n, id, list, f, c)
 	if err != nil {
 		return err
 	}
-	writeXML(w, r, http.StatusOK, completeResult{
-		XMLNS: xmlns, Location: location(r, n), Bucket: n.bucket, Key: n.key(), ETag: `"` + etag + `"`,
-	})
-	return nil
-}
-
-// refuseSums refuses a checksum of the whole object: the store would not compare it.
-func refuseSums(h http.Header) error {
-	for k := range h {
-		if sum, ok := strings.CutPrefix(k, "X-Amz-Checksum-"); ok && sum != "Type" && sum != "Algorithm" {
-			return notImplemented("The header %s of CompleteMultipartUpload is not implemented by the file store.", strings.ToLower(k))
-		}
+	result := completeResult{
+		XMLNS: xmlns, Location: location(r, n), Bucket: n.bucket, Key: n.key(), ETag: m.quotedETag(), Sums: m.sum().elements(),
 	}
+	if len(result.Sums) > 0 {
+		result.ChecksumType = m.sum().kind()
+	}
+	writeXML(w, r, http.StatusOK, result)
 	return nil
 }
 
@@ -117,18 +121,34 @@ func readPartList(r *http.Request) ([]chosen, error) {
 		if len(p.PartNumber) != 1 || len(p.ETag) != 1 {
 			return nil, malformedXML("a Part must have one PartNumber and one ETag")
 		}
-		list = append(list, chosen{number: p.PartNumber[0], etag: strings.Trim(strings.TrimSpace(p.ETag[0]), `"`)})
+		list = append(list, chosen{number: p.PartNumber[0], etag: strings.Trim(strings.TrimSpace(p.ETag[0]), `"`), sums: p.sums()})
+		if list[i].number < 1 {
+			return nil, refuse(http.StatusBadRequest, "InvalidArgument", "PartNumber must be >= 1").because("It is %d.", list[i].number)
+		}
 		if i > 0 && list[i].number <= list[i-1].number {
 			return nil, refuse(http.StatusBadRequest, "InvalidPartOrder",
-				"The list of parts is not in ascending order: part %d comes after part %d.", list[i].number, list[i-1].number)
+				"The list of parts was not in ascending order. Parts must be ordered by part number.").
+				because("Part %d comes after part %d.", list[i].number, list[i-1].number)
 		}
 	}
 	return list, nil
 }
 
-func invalidPart(p chosen) error {
-	return refuse(http.StatusBadRequest, "InvalidPart",
-		"Part %d with the ETag %q was not found: it was not uploaded, or another one was under its number.", p.number, p.etag)
+// sums are the checksums with which a part is named.
+func (e completeEntry) sums() (sums []sum) {
+	for _, o := range e.Others {
+		name, ok := strings.CutPrefix(o.XMLName.Local, sumElementPrefix)
+		if _, known := checksum.ByName(name); ok && known {
+			sums = append(sums, sum{name: name, value: o.Value})
+		}
+	}
+	return sums
+}
+
+func invalidPart(p chosen) *apiError {
+	return refuse(http.StatusBadRequest, "InvalidPart", "One or more of the specified parts could not be found.  "+
+		"The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.").
+		because("It is part %d, with the ETag %q.", p.number, p.etag)
 }
 
 // etagOf is the MD5 of the parts' MD5s, with their number.
@@ -144,91 +164,92 @@ func etagOf(list []chosen) (string, error) {
 	return fmt.Sprintf("%x-%d", sum.Sum(nil), len(list)), nil
 }
 
-// complete does it, and returns the object's ETag. The caller holds the upload's lock.
-func (s *Store) complete(r *http.Request, n name, id string, list []chosen, c conditions) (string, error) {
+// complete does it, and returns what is recorded of the object. The caller holds the upload's lock.
+func (s *Store) complete(r *http.Request, n name, id string, list []chosen, f final, c conditions) (*meta, error) {
 	u, err := s.openUpload(id, n)
 	e, _ := errors.AsType[*apiError](err)
 	switch {
 	case err == nil:
 		defer unix.Close(u.dir)
 	case e == nil || e.status != http.StatusNotFound:
-		return "", unchanged("looking for the upload", err)
+		return nil, unchanged("looking for the upload", err)
 	}
 	etag, err := etagOf(list)
 	if err != nil && u == nil {
 		err = noSuchUpload()
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	before, err := s.completedBefore(n, id)
+	m, err := s.completedBefore(n, id)
 	switch {
 	case err != nil:
-		return "", err
-	case before == etag:
-	case before != "" || u == nil:
-		return "", noSuchUpload()
+		return nil, err
+	case m != nil && m.etag == etag:
+	case m != nil || u == nil:
+		return nil, noSuchUpload()
 	default:
-		if err := s.assemble(r, u, n, list, etag, c); err != nil {
-			return "", err
+		if m, err = s.assemble(r, u, n, list, etag, f, c); err != nil {
+			return nil, err
 		}
 	}
 	if u != nil && s.end(u) == nil { // or the next Open ends it: its object is there, which the client is told
 		_ = s.sweep(u.id)
 	}
-	return etag, nil
+	return m, nil
 }
 
-// completedBefore returns the ETag of the object if this upload has made it, durable by now.
-func (s *Store) completedBefore(n name, id string) (string, error) {
+// completedBefore returns what is recorded of the object if this upload has made it, durable by now, and nil if not.
+func (s *Store) completedBefore(n name, id string) (*meta, error) {
 	if !validUploadID(id) {
-		return "", nil
+		return nil, nil
 	}
 	dir, err := s.walk(n.bucket, n.dirs)
 	if err == errNoBucket || err == errNoDir {
-		return "", nil
+		return nil, nil
 	} else if err != nil {
-		return "", unchanged("opening the object's directory", err)
+		return nil, unchanged("opening the object's directory", err)
 	}
 	defer unix.Close(dir)
 	fd, m, err := s.openWithMeta(dir, n.base)
 	if err == errNotRegular || missing(err) {
-		return "", nil
+		return nil, nil
 	} else if err != nil {
-		return "", unchanged("reading the object's metadata", err)
+		return nil, unchanged("reading the object's metadata", err)
 	}
 	_ = unix.Close(fd)
 	if m.upload != id {
-		return "", nil
+		return nil, nil
 	}
 	if err := s.sys.fsync(dir); err != nil {
-		return "", unknown("syncing the object's directory", err)
+		return nil, unknown("syncing the object's directory", err)
 	}
-	return m.etag, nil
+	return m, nil
 }
 
 // assemble copies the parts into one file and commits it as putObject does.
-func (s *Store) assemble(r *http.Request, u *upload, n name, list []chosen, etag string, c conditions) error {
+func (s *Store) assemble(r *http.Request, u *upload, n name, list []chosen, etag string, f final, c conditions) (*meta, error) {
+	if err := f.agrees(u); err != nil {
+		return nil, err
+	}
 	size, err := s.checkParts(u, list)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if v := r.Header.Get("X-Amz-Mp-Object-Size"); v != "" && v != strconv.FormatInt(size, 10) {
-		return refuse(http.StatusBadRequest, "InvalidRequest", "The parts have %d bytes; x-amz-mp-object-size says %s.", size, v)
+	if err := checkSize(r.Header.Get("X-Amz-Mp-Object-Size"), size); err != nil {
+		return nil, err
 	}
 	t, err := s.newTemp()
 	if err != nil {
-		return unchanged("making a temporary file", err)
+		return nil, unchanged("making a temporary file", err)
 	}
 	defer t.discard()
-	t.meta.size, t.meta.etag, t.meta.upload = size, etag, u.id
-	for _, p := range list {
-		if err := t.appendPart(u, p); err != nil {
-			return unchanged("copying the parts", err)
-		}
+	t.meta = meta{size: size, etag: etag, upload: u.id, given: u.given, parts: u.partsRecord(list)}
+	if err := t.appendParts(u, list, f); err != nil {
+		return nil, unchanged("copying the parts", err)
 	}
-	if err := t.seal(u.headers); err != nil {
-		return unchanged("writing the object", err)
+	if err := t.seal(); err != nil {
+		return nil, unchanged("writing the object", err)
 	}
 	t.mayCommit = func() error {
 		var st unix.Stat_t
@@ -239,10 +260,26 @@ func (s *Store) assemble(r *http.Request, u *upload, n name, list []chosen, etag
 		}
 		return nil
 	}
-	return s.commit(r, t, n, c)
+	return &t.meta, s.commit(r, t, n, c)
 }
 
-// checkParts holds the list against the parts that are there. It notes their sizes and returns the sum.
+// checkSize holds the size that a Complete says its object will have against that of the parts.
+func checkSize(said string, size int64) error {
+	if said == "" {
+		return nil
+	}
+	switch n, err := strconv.ParseInt(said, 10, 64); {
+	case err != nil:
+		return invalidRequest("Value for x-amz-mp-object-size header is invalid: '%s'", said)
+	case n < 0:
+		return invalidRequest("Value for x-amz-mp-object-size header is less than zero: '%d'", n)
+	case n != size:
+		return invalidRequest("The provided 'x-amz-mp-object-size' header value %d does not match what was computed: %d", n, size)
+	}
+	return nil
+}
+
+// checkParts holds the list against the parts that are there. It notes what is recorded of them and returns the sum of their sizes.
 func (s *Store) checkParts(u *upload, list []chosen) (size int64, err error) {
 	for i := range list {
 		p := &list[i]
@@ -256,28 +293,58 @@ func (s *Store) checkParts(u *upload, list []chosen) (size int64, err error) {
 		if m.etag != p.etag {
 			return 0, invalidPart(*p)
 		}
-		if m.size < s.minPart && i < len(list)-1 {
-			return 0, refuse(http.StatusBadRequest, "EntityTooSmall",
-				"Part %d has %d bytes; every part but the last must have at least %d.", p.number, m.size, s.minPart)
+		p.meta = m
+		if err := u.checkSums(*p); err != nil {
+			return 0, err
 		}
-		p.size = m.size
+		if m.size < s.minPart && i < len(list)-1 {
+			return 0, refuse(http.StatusBadRequest, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size").
+				because("Part %d has %d bytes; every part but the last must have at least %d.", p.number, m.size, s.minPart)
+		}
 		size += m.size
 	}
 	return size, nil
 }
 
-func (t *temp) appendPart(u *upload, p chosen) error {
+// appendParts copies the parts to t, and finds out the object's checksum, which is to be what the Complete says it is.
+func (t *temp) appendParts(u *upload, list []chosen, f final) error {
+	whole, taken := u.whole(list), newTaker(false)
+	if whole.name == "" {
+		taken = newTaker(false, cmp.Or(u.algorithm, defaultSum))
+	} else if err := f.judge(u, whole, len(list)); err != nil {
+		return err
+	}
+	for _, p := range list {
+		if err := t.appendPart(u, p, taken); err != nil {
+			return err
+		}
+	}
+	if whole.name == "" {
+		whole = taken.sums()[0]
+		if err := f.judge(u, whole, len(list)); err != nil {
+			return err
+		}
+	}
+	t.meta.sums = []sum{whole}
+	return nil
+}
+
+func (t *temp) appendPart(u *upload, p chosen, taken *taker) error {
 	fd, err := t.s.sys.openat(u.dir, partName(p.number), openFile, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return t.copyFrom(fd, 0, p.size, nil)
+	return t.copyFrom(fd, 0, p.meta.size, taken)
 }
 
 // abortUpload ends an upload: unlinkat(up, "upload") is the effect, fsync(up) makes it durable, and then its parts go.
 func (s *Store) abortUpload(w http.ResponseWriter, r *http.Request, n name, q url.Values) error {
 	if err := refuseConditions(r.Header, "AbortMultipartUpload"); err != nil {
+		return err
+	}
+	initiated, asked, err := initiatedOf(r.Header)
+	if err != nil {
 		return err
 	}
 	if err := drain(r); err != nil {
@@ -293,10 +360,25 @@ func (s *Store) abortUpload(w http.ResponseWriter, r *http.Request, n name, q ur
 		return unchanged("looking for the upload", err)
 	}
 	defer unix.Close(u.dir)
+	if asked && initiated.Before(time.Now()) && !initiated.Equal(u.initiated.Truncate(time.Second)) { // S3 ignores a date to come
+		return preconditionFailed("x-amz-if-match-initiated-time")
+	}
 	if err := s.end(u); err != nil {
 		return err
 	}
 	_ = s.sweep(u.id)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// initiatedOf reads the condition of an Abort, a date as ListMultipartUploads has it.
+func initiatedOf(h http.Header) (t time.Time, asked bool, err error) {
+	v := h.Get("X-Amz-If-Match-Initiated-Time")
+	if v == "" {
+		return t, false, nil
+	}
+	if t, err = http.ParseTime(v); err != nil {
+		return t, false, invalidArgument("x-amz-if-match-initiated-time is not a date of HTTP: %q.", v)
+	}
+	return t, true, nil
 }

@@ -1,11 +1,9 @@
 package file
 
 import (
-	"crypto/md5"
-	"encoding/hex"
+	"cmp"
 	"encoding/xml"
 	"errors"
-	"hash"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,6 +17,9 @@ type copyResult struct {
 	XMLNS        string   `xml:"xmlns,attr"`
 	LastModified string
 	ETag         string
+	Sums         []sumElement
+
+	ChecksumType string `xml:",omitempty"`
 }
 
 // copyObject stores a copy of an object. As strace shows it, with src the source and fd the temporary file:
@@ -35,15 +36,19 @@ func (s *Store) copyObject(w http.ResponseWriter, r *http.Request, n name, _ url
 	if err != nil {
 		return err
 	}
-	replace, err := replacesMetadata(r.Header)
+	d, err := directivesOf(r.Header)
 	if err != nil {
 		return err
 	}
-	if src.same(n) && !replace {
-		return refuse(http.StatusBadRequest, "InvalidRequest",
-			"This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata.")
+	algorithm, err := namedAlgorithm(r.Header, checksumAlgorithm)
+	if err != nil {
+		return err
 	}
-	headers, err := headersOf(r.Header)
+	if src.same(n) && !d.metadata && r.Header.Get(redirect) == "" {
+		return invalidRequest("This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, " +
+			"storage class, website redirect location or encryption attributes.")
+	}
+	g, err := d.givenOf(r.Header)
 	if err != nil {
 		return err
 	}
@@ -53,15 +58,13 @@ func (s *Store) copyObject(w http.ResponseWriter, r *http.Request, n name, _ url
 	if err := s.needBucket(n.bucket); err != nil {
 		return unchanged("looking for the bucket", err)
 	}
-	t, from, err := s.copyToTemp(src, nil)
+	t, from, err := s.copyToTemp(src, copying{sum: func(m *meta) string { return cmp.Or(algorithm, m.sum().name, defaultSum) }})
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if !replace {
-		headers = from.headers
-	}
-	if err := t.seal(headers); err != nil {
+	t.meta.given = d.merge(g, from.given)
+	if err := t.seal(); err != nil {
 		return unchanged("writing the object", err)
 	}
 	if err := s.commit(r, t, n, c); err != nil {
@@ -85,7 +88,7 @@ func copyRequest(h http.Header) (conditions, copySource, error) {
 
 func (t *temp) copyResult(element string) copyResult {
 	return copyResult{
-		XMLName: xml.Name{Local: element}, XMLNS: xmlns, ETag: t.meta.quotedETag(),
+		XMLName: xml.Name{Local: element}, XMLNS: xmlns, ETag: t.meta.quotedETag(), Sums: t.meta.sum().elements(), ChecksumType: t.meta.sum().kind(),
 		LastModified: t.meta.modified().UTC().Truncate(time.Second).Format(xmlTime),
 	}
 }
@@ -93,9 +96,15 @@ func (t *temp) copyResult(element string) copyResult {
 // errSource says that another program changed the source in place.
 var errSource = errors.New("the source was changed while it was copied")
 
-// copyToTemp copies the part of the source that span chooses, or all of it without one, into a new temporary file. It reads one open
-// file: a write that replaces the source meanwhile does not show.
-func (s *Store) copyToTemp(src copySource, span func(*meta) (off, n int64, err error)) (_ *temp, _ *meta, err error) {
+// A copying is what a copy is to have of its source.
+type copying struct {
+	span func(*meta) (off, n int64, err error) // nil: all of it
+	sum  func(*meta) string                    // the algorithm of its checksum
+}
+
+// copyToTemp copies a source, or a part of it, into a new temporary file. It reads one open file: a write that replaces the source meanwhile
+// does not show.
+func (s *Store) copyToTemp(src copySource, c copying) (_ *temp, _ *meta, err error) {
 	fd, m, err := s.openFD(src.name)
 	if err != nil {
 		return nil, nil, unchanged("opening the source", err)
@@ -105,52 +114,58 @@ func (s *Store) copyToTemp(src copySource, span func(*meta) (off, n int64, err e
 		return nil, nil, err
 	}
 	off, n := int64(0), m.size
-	if span != nil {
-		if off, n, err = span(m); err != nil {
+	if c.span != nil {
+		if off, n, err = c.span(m); err != nil {
 			return nil, nil, err
 		}
 	}
 	if n > maxObject {
-		return nil, nil, refuse(http.StatusBadRequest, "InvalidRequest", "The source has %d bytes; one copy may have at most %d.", n, int64(maxObject))
+		return nil, nil, invalidRequest("The specified copy source is larger than the maximum allowable size for a copy source: %d", int64(maxObject))
 	}
 	t, err := s.newTemp()
 	if err != nil {
 		return nil, nil, unchanged("making a temporary file", err)
 	}
-	if err = t.copyPart(fd, m, off, n, span == nil); err != nil {
+	if err = t.copyPart(fd, m, off, n, c); err != nil {
 		t.discard()
 		return nil, nil, unchanged("copying", err)
 	}
 	return t, m, nil
 }
 
-// copyPart fills t and its ETag. The MD5 of a whole object is known if nothing but a PUT has made it.
-func (t *temp) copyPart(src int, m *meta, off, n int64, whole bool) error {
+// copyPart fills t, its ETag and its checksum. The MD5 of a whole object is known if nothing but a PUT has made it, and its checksum
+// if it was taken of the content.
+func (t *temp) copyPart(src int, m *meta, off, n int64, c copying) error {
 	t.meta.size, t.meta.etag = n, m.etag
-	var sum hash.Hash
-	if !whole || strings.Contains(m.etag, "-") {
-		sum = md5.New()
+	algorithm := c.sum(m)
+	known, ok := sumOf(m.sums, algorithm)
+	if ok = ok && c.span == nil && known.kind() == fullObject; ok {
+		algorithm = ""
 	}
-	if err := t.copyFrom(src, off, n, sum); err != nil {
+	taken := newTaker(c.span != nil || strings.Contains(m.etag, "-"), algorithm)
+	if err := t.copyFrom(src, off, n, taken); err != nil {
 		return err
 	}
-	if sum != nil {
-		t.meta.etag = hex.EncodeToString(sum.Sum(nil))
+	if taken.md5 != nil {
+		t.meta.etag = taken.etag()
+	}
+	if t.meta.sums = taken.sums(); ok {
+		t.meta.sums = []sum{known}
 	}
 	var now unix.Stat_t
 	if err := t.s.sys.fstat(src, &now); err != nil {
 		return err
 	}
-	if now.Size != m.size || mtimeOf(&now) != m.mtime {
+	if !m.dir && (now.Size != m.size || mtimeOf(&now) != m.mtime) {
 		return errSource
 	}
 	return nil
 }
 
-// copyFrom appends n bytes of an open file, from off on, to t. Where they need no sum the kernel does it by itself, and some file
-// systems then share the blocks.
-func (t *temp) copyFrom(src int, off, n int64, sum hash.Hash) error {
-	if sum == nil {
+// copyFrom appends n bytes of an open file, from off on, to t. Where nothing is wanted of them the kernel does it by itself, and some
+// file systems then share the blocks.
+func (t *temp) copyFrom(src int, off, n int64, taken *taker) error {
+	if taken.idle() {
 		done, err := t.clone(src, off, n)
 		if err != nil {
 			return err
@@ -167,9 +182,7 @@ func (t *temp) copyFrom(src int, off, n int64, sum hash.Hash) error {
 		if got == 0 {
 			return errSource
 		}
-		if sum != nil {
-			sum.Write(buf[:got])
-		}
+		_, _ = taken.Write(buf[:got]) // never fails
 		if err := t.s.sys.writeAll(t.fd, buf[:got]); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,25 +21,28 @@ func copySourceOf(h http.Header) (copySource, error) {
 		return copySource{}, invalidArgument("x-amz-copy-source must be given once.")
 	}
 	path, query, asked := strings.Cut(h.Get("X-Amz-Copy-Source"), "?")
-	if strings.HasPrefix(query, "versionId") {
+	if version, ok := strings.CutPrefix(query, "versionId="); ok && version == "null" {
+		asked = false // of a bucket without versions it names the object
+	} else if strings.HasPrefix(query, "versionId") {
 		return copySource{}, notImplemented("A copy of one version of an object is not implemented by the file store: it keeps no versions.")
-	} else if asked {
+	}
+	if asked {
 		return copySource{}, invalidArgument("x-amz-copy-source has a query that is not ?versionId=: a question mark of a key is written %%3F.")
 	}
 	path, err := url.PathUnescape(path)
 	if err != nil {
-		return copySource{}, invalidArgument("x-amz-copy-source is not percent-encoded: %s.", err)
+		return copySource{}, invalidSource("Invalid copy source encoding").because("%s.", err)
 	}
 	bucket, key, ok := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	if !ok || key == "" {
-		return copySource{}, invalidArgument("x-amz-copy-source must be bucket/key, not %q.", path)
+	if !validBucket(bucket) {
+		return copySource{}, invalidSource("Invalid copy source bucket name").because("It is %q.", bucket)
 	}
-	if err := checkBucket(bucket); err != nil {
-		return copySource{}, err
+	if !ok || key == "" {
+		return copySource{}, invalidSource("Invalid copy source object key").because("x-amz-copy-source must be bucket/key, not %q.", path)
 	}
 	n, err := parseName(bucket, key)
 	if err != nil {
-		return copySource{}, err
+		return copySource{}, invalidSource("Invalid copy source object key").because("%s", err)
 	}
 	src := copySource{name: n, header: h}
 	for _, k := range []string{modifiedSince, unmodifiedSince} {
@@ -47,6 +51,10 @@ func copySourceOf(h http.Header) (copySource, error) {
 		}
 	}
 	return src, nil
+}
+
+func invalidSource(message string) *apiError {
+	return refuse(http.StatusBadRequest, "InvalidArgument", "%s", message)
 }
 
 const (
@@ -88,16 +96,55 @@ func (src copySource) date(header string) (t time.Time, ok bool, err error) {
 	return t, true, nil
 }
 
-// replacesMetadata says whether a copy has the metadata of its request, and not its source's.
-func replacesMetadata(h http.Header) (bool, error) {
-	switch v := h.Get("X-Amz-Metadata-Directive"); v {
+// directives say what a copy has from its request, and not from its source.
+type directives struct {
+	metadata, tags bool
+}
+
+func directivesOf(h http.Header) (d directives, err error) {
+	if d.metadata, err = replaces(h, "X-Amz-Metadata-Directive", "Unknown metadata directive."); err != nil {
+		return d, err
+	}
+	d.tags, err = replaces(h, "X-Amz-Tagging-Directive", "Unknown tagging directive.")
+	return d, err
+}
+
+func replaces(h http.Header, header, otherwise string) (bool, error) {
+	switch v := h.Get(header); v {
 	case "", "COPY":
 		return false, nil
 	case "REPLACE":
 		return true, nil
 	default:
-		return false, invalidArgument("x-amz-metadata-directive must be COPY or REPLACE, not %q.", v)
+		return false, refuse(http.StatusBadRequest, "InvalidArgument", "%s", otherwise).because("%s must be COPY or REPLACE, not %q.", strings.ToLower(header), v)
 	}
+}
+
+// givenOf takes from the request what it gives. Tags that the copy will not have are not looked at, as S3 does.
+func (d directives) givenOf(h http.Header) (given, error) {
+	if !d.tags {
+		h = h.Clone()
+		h.Del(headerTagging)
+	}
+	return givenOf(h)
+}
+
+// merge puts together what the request gives and what the source has. A redirect is never copied (page "CopyObject" of the API).
+func (d directives) merge(asked, source given) given {
+	g := given{headers: maps.Clone(source.headers), tags: source.tags}
+	delete(g.headers, redirect)
+	if d.metadata {
+		g.headers = asked.headers
+	} else if v := asked.headers[redirect]; v != "" {
+		if g.headers == nil {
+			g.headers = map[string]string{}
+		}
+		g.headers[redirect] = v
+	}
+	if d.tags {
+		g.tags = asked.tags
+	}
+	return g
 }
 
 // copyRangeOf reads x-amz-copy-source-range, bytes=FIRST-LAST with both ends within the source, or returns all of it.
@@ -109,15 +156,20 @@ func copyRangeOf(h http.Header, size int64) (off, n int64, err error) {
 	spec, ok := strings.CutPrefix(v, "bytes=")
 	first, last, dash := strings.Cut(spec, "-")
 	if !ok || !dash || strings.Trim(first+last, "0123456789") != "" || first == "" || last == "" {
-		return 0, 0, invalidArgument("x-amz-copy-source-range must be bytes=FIRST-LAST, not %q.", v)
+		return 0, 0, invalidRange(v)
 	}
 	from, fromErr := strconv.ParseInt(first, 10, 64)
 	to, toErr := strconv.ParseInt(last, 10, 64)
 	switch {
 	case fromErr != nil || toErr != nil || to < from:
-		return 0, 0, invalidArgument("x-amz-copy-source-range must be bytes=FIRST-LAST, not %q.", v)
+		return 0, 0, invalidRange(v)
 	case to >= size:
-		return 0, 0, invalidArgument("x-amz-copy-source-range %s does not lie within the source, which has %d bytes.", v, size)
+		return 0, 0, refuse(http.StatusBadRequest, "InvalidArgument", "Range specified is not valid for source object of size: %d", size)
 	}
 	return from, to - from + 1, nil
+}
+
+func invalidRange(v string) *apiError {
+	return refuse(http.StatusBadRequest, "InvalidArgument", "The x-amz-copy-source-range value must be of the form bytes=first-last "+
+		"where first and last are the zero-based offsets of the first and last bytes to copy").because("It is %q.", v)
 }

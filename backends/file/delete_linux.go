@@ -16,9 +16,10 @@ import (
 //	unlinkat(dir, NAME)                             the effect
 //	fsync(dir)                                      then 204, also if nothing was there: another DELETE may not have got so far
 //	unlinkat(meta, INODE-MTIME)                     if there are side files
-//	unlinkat(…, COMPONENT, AT_REMOVEDIR) …          until one is not empty
+//	openat, fgetxattr(COMPONENT)                    is it a directory object?
+//	unlinkat(…, COMPONENT, AT_REMOVEDIR) …          until one is, or is not empty
 func (s *Store) deleteObject(w http.ResponseWriter, r *http.Request, n name, _ url.Values) error {
-	c, err := conditionsOf(r.Header)
+	c, err := conditionsOfDelete(r.Header)
 	if err != nil {
 		return err
 	}
@@ -64,11 +65,16 @@ func (s *Store) remove(n name, c conditions) (int, *unix.Stat_t, error) {
 	case err == errNoBucket:
 		return -1, nil, noSuchBucket(n.bucket)
 	case err == errNoDir:
-		return -1, nil, c.judge("")
+		return -1, nil, c.judge(nil)
 	case err != nil:
 		return -1, nil, unchanged("opening the object's directory", err)
 	}
-	old, err := s.unlink(dir, n.base, c)
+	var old *unix.Stat_t
+	if n.isDir() {
+		old, err = s.unmark(dir, c)
+	} else {
+		old, err = s.unlink(dir, n.base, c)
+	}
 	if err != nil {
 		_ = unix.Close(dir)
 		return -1, nil, err
@@ -82,7 +88,7 @@ func (s *Store) unlink(dir int, base string, c conditions) (*unix.Stat_t, error)
 	err := s.sys.fstatat(dir, base, &st)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !regular(&st):
-		return nil, c.judge("")
+		return nil, c.judge(nil)
 	case err != nil:
 		return nil, unchanged("looking for the object", err)
 	}
@@ -91,7 +97,7 @@ func (s *Store) unlink(dir int, base string, c conditions) (*unix.Stat_t, error)
 		if err != nil {
 			return nil, unchanged("reading the object's ETag", err)
 		}
-		if err := c.judge(m.etag); err != nil {
+		if err := c.judge(m); err != nil {
 			return nil, err
 		}
 	}

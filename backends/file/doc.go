@@ -7,7 +7,7 @@
 // read, and its MD5 is taken on the way. Nothing can be seen of the write yet, however long the body takes. The Body's io.EOF is
 // the gate. Any other end removes the temporary file, and the store is as it was.
 //
-// Past the gate the file gets one extended attribute, user.fenceproxy, with its ETag, content type and user metadata. It is
+// Past the gate the file gets one extended attribute, user.fenceproxy, with its ETag, checksum, tags, content type and user metadata. It is
 // set on the open file, so content and attribute share one inode and change together. Then fsync: from here on the new version
 // is whole on the disk and only lacks its name. If we crash now, the next [Open] removes it.
 //
@@ -19,6 +19,9 @@
 // Directories that the key needs are made on the way, and each one's parent is synced before anything is put in it. A DELETE
 // takes empty directories away again, for S3 has no directories. Both happen while no other write is in the tree, so a commit
 // relies neither on a directory that is about to go nor on one that a loss of power could take.
+//
+// A write of tags has no new file: under the key's lock fsetxattr replaces the attribute of the object, which is one step, and fsync makes
+// it durable. If we crash between the two, either tags may be there after the restart. Content, ETag and time of modification stay.
 //
 // # Copies, batches and uploads in parts
 //
@@ -32,6 +35,8 @@
 // An upload in parts is a directory, root/.fenceproxy/uploads/ID, with a file for each part and a record of bucket, key and metadata.
 // While the record is there, the upload is. A part is written as a PUT is, with its MD5 in its attribute, and renamed to its number, so
 // that a part is replaced as one step and is durable when it was answered. Nothing of it can be seen in the bucket.
+//
+// A part has a checksum, too: of the algorithm that the upload was created with, or CRC-64/NVME, from which that of the object follows.
 //
 // CompleteMultipartUpload reads its list, whose end is the gate, copies the parts into one temporary file, and goes on as a PUT does;
 // until the object is there that needs the space twice. Then it removes the record, durably, and the parts. The object's attribute
@@ -67,7 +72,8 @@
 // back is not noticed.
 //
 // Where extended attributes are missing or too small, their content goes into a side file, root/.fenceproxy/meta/INODE-MTIME,
-// which is durable before the rename and removed after the object is replaced or deleted. A copy of the tree needs cp -a or rsync
+// which is durable before the rename and removed after the object is replaced or deleted. Where only other tags make the record too large, the
+// side file is durable before the attribute is removed, which counts as long as it is there. A copy of the tree needs cp -a or rsync
 // -aX to keep the attributes, and cannot keep side files, which are bound to inodes.
 //
 // One process serves a root, held by flock on the root directory itself. Serving needs Linux.

@@ -15,9 +15,26 @@ type apiError struct {
 	status  int
 	code    string
 	message string
+	detail  string // what S3's own sentence does not say, "" if it says all
+
+	argument, value string // what InvalidArgument is about, "" if it does not say
 }
 
-func (e *apiError) Error() string { return e.code + ": " + e.message }
+func (e *apiError) Error() string { return e.code + ": " + e.sentence() }
+
+// sentence is all that there is to say.
+func (e *apiError) sentence() string {
+	if e.detail == "" {
+		return e.message
+	}
+	return e.message + " " + e.detail
+}
+
+// because adds to S3's own sentence what it leaves out.
+func (e *apiError) because(format string, args ...any) *apiError {
+	e.detail = fmt.Sprintf(format, args...)
+	return e
+}
 
 func refuse(status int, code, format string, args ...any) *apiError {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
@@ -27,12 +44,24 @@ func notImplemented(format string, args ...any) *apiError {
 	return refuse(http.StatusNotImplemented, "NotImplemented", format, args...)
 }
 
+// unimplemented answers in S3's words, with the name of what is not there.
+func unimplemented(format string, args ...any) *apiError {
+	return notImplemented("A header you provided implies functionality that is not implemented.").because(format, args...)
+}
+
 func invalidArgument(format string, args ...any) *apiError {
 	return refuse(http.StatusBadRequest, "InvalidArgument", format, args...)
 }
 
+// invalidParameter refuses a parameter of the query in S3's words.
+func invalidParameter(name, value, format string, args ...any) *apiError {
+	e := invalidArgument(format, args...)
+	e.argument, e.value = name, value
+	return e
+}
+
 func noSuchBucket(bucket string) *apiError {
-	return refuse(http.StatusNotFound, "NoSuchBucket", "The bucket %s does not exist.", bucket)
+	return refuse(http.StatusNotFound, "NoSuchBucket", "The specified bucket does not exist.").because("It is %s.", bucket)
 }
 
 func noSuchKey() *apiError {
@@ -40,7 +69,25 @@ func noSuchKey() *apiError {
 }
 
 func preconditionFailed(condition string) *apiError {
-	return refuse(http.StatusPreconditionFailed, "PreconditionFailed", "At least one of the preconditions you specified did not hold: %s.", condition)
+	return refuse(http.StatusPreconditionFailed, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.").
+		because("This one does not: %s.", condition)
+}
+
+// The codes of a key that a file system cannot hold beside another one are no S3 codes, and their status is not 409: some clients
+// repeat what was answered 409.
+
+func isDirectory(base string) *apiError {
+	return refuse(http.StatusBadRequest, "ExistingObjectIsDirectory",
+		"The file store cannot hold this key: there are objects whose keys begin with %q, and a directory cannot be a file too.", base+"/")
+}
+
+func parentIsFile(dir string) *apiError {
+	return refuse(http.StatusBadRequest, "ObjectParentIsFile",
+		"The file store cannot hold this key: %q, a part of it, is an object, and a file cannot be a directory too.", dir)
+}
+
+func keyTooLong(format string, args ...any) *apiError {
+	return refuse(http.StatusBadRequest, "KeyTooLongError", "Your key is too long.").because(format, args...)
 }
 
 // unchanged answers a write that failed before it could take effect: 503 promises that it never will.
@@ -48,7 +95,9 @@ func unchanged(step string, err error) error {
 	if _, ok := errors.AsType[*apiError](err); ok {
 		return err
 	}
-	if errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, unix.EILSEQ) {
+	if errors.Is(err, unix.ENAMETOOLONG) {
+		return keyTooLong("The file system cannot hold this name.")
+	} else if errors.Is(err, unix.EILSEQ) {
 		return invalidArgument("The file system cannot hold this name: %s.", reason(err))
 	}
 	return refuse(http.StatusServiceUnavailable, "ServiceUnavailable", "Nothing was changed: %s failed: %s.", step, reason(err))
@@ -84,6 +133,9 @@ type errorBody struct {
 	XMLName   xml.Name `xml:"Error"`
 	Code      string
 	Message   string
+	Detail    string `xml:",omitempty"`
+	Argument  string `xml:"ArgumentName,omitempty"`
+	Value     string `xml:"ArgumentValue,omitempty"`
 	Resource  string
 	RequestID string `xml:"RequestId"`
 }
@@ -100,7 +152,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	}
 	writeXML(w, r, e.status, errorBody{
-		Code: e.code, Message: e.message, Resource: r.URL.Path, RequestID: w.Header().Get("x-amz-request-id"),
+		Code: e.code, Message: e.message, Detail: e.detail, Argument: e.argument, Value: e.value, Resource: r.URL.Path, RequestID: w.Header().Get("x-amz-request-id"),
 	})
 }
 

@@ -100,6 +100,9 @@ func (f *faults) system() *system {
 			err = f.call(func() error { n, err = k.fgetxattr(fd, name, p); return err }, "fgetxattr %s", nameOf(fd))
 			return n, err
 		},
+		fremovexattr: func(fd int, name string) error {
+			return f.call(func() error { return k.fremovexattr(fd, name) }, "fremovexattr %s", nameOf(fd))
+		},
 		getdents: func(fd int, p []byte) (n int, err error) {
 			err = f.call(func() error { n, err = k.getdents(fd, p); return err }, "getdents %s", nameOf(fd))
 			return n, err

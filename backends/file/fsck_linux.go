@@ -183,7 +183,7 @@ func (c *Checker) orphans() {
 		return // the file that one of them belongs to may be among those that could not be read
 	}
 	for _, side := range slices.Sorted(maps.Keys(c.sides)) {
-		c.mend(ownDir+"/"+sideDir+"/"+side, "metadata of a file that is gone, or was changed by another program", "remove it", func() error {
+		c.mend(ownDir+"/"+sideDir+"/"+side, "metadata of a file that is gone, was changed by another program, or has an attribute", "remove it", func() error {
 			return c.store.sys.unlinkat(c.store.sideFD, side, 0)
 		})
 	}

@@ -32,7 +32,7 @@ func (b *bench) findings(mend bool) (lines []string) {
 		b.Errorf("the check changed\n%s\nto\n%s", before, after)
 	}
 	for _, o := range objects {
-		if o.Headers["X-Amz-Meta-Of"] == "" || o.Where != b.path(o.Bucket, o.Key) {
+		if _, ok := o.Headers["X-Amz-Meta-Of"]; !ok || o.Where != b.path(o.Bucket, o.Key) {
 			b.Errorf("%+v is no object of this test", o)
 		}
 	}
@@ -114,7 +114,7 @@ var harms = map[string]harm{
 	"an orphaned side file": {
 		sides: true,
 		do:    func(b *bench) { b.write(".fenceproxy/meta/1-1795973618855025104", "v=1") },
-		want:  []string{"mend .fenceproxy/meta/1-1795973618855025104 metadata of a file that is gone, or was changed by another program"},
+		want:  []string{"mend .fenceproxy/meta/1-1795973618855025104 metadata of a file that is gone, was changed by another program, or has an attribute"},
 	},
 	"an object removed behind its side file": {
 		sides: true,
@@ -123,12 +123,12 @@ var harms = map[string]harm{
 				b.Fatal(err)
 			}
 		},
-		want: []string{"mend .fenceproxy/meta/* metadata of a file that is gone, or was changed by another program"},
+		want: []string{"mend .fenceproxy/meta/* metadata of a file that is gone, was changed by another program, or has an attribute"},
 	},
 	"an object changed behind its side file": {
 		sides: true,
 		do:    func(b *bench) { b.write("bucket/a/b", "by another program") },
-		want:  []string{"mend .fenceproxy/meta/* metadata of a file that is gone, or was changed by another program"},
+		want:  []string{"mend .fenceproxy/meta/* metadata of a file that is gone, was changed by another program, or has an attribute"},
 	},
 	"a side file that is torn": {
 		sides: true,

@@ -41,7 +41,31 @@ func (c *Checker) directory(ctx context.Context, parent int, base, where string)
 		c.mount = mount // to tell it once
 		defer func() { c.mount = outer }()
 	}
+	if bucket, key, inside := strings.Cut(where, "/"); inside {
+		c.mark(fd, bucket, key+"/")
+	}
 	c.each(ctx, fd, where, func(e entry) { c.bucketEntry(ctx, fd, e, where+"/"+e.name) })
+}
+
+// mark looks whether a directory is an object.
+func (c *Checker) mark(dir int, bucket, key string) {
+	where := bucket + "/" + key
+	text, err := c.store.readAttribute(dir)
+	if err != nil {
+		c.unreadable(where, err)
+		return
+	} else if text == nil {
+		return
+	}
+	m, ok := decodeMeta(text)
+	switch {
+	case !ok:
+		c.find(Error, where, notMeta(text)+": the directory is served as if it were no object, and not removed", "write the object again")
+	case m.size != 0:
+		c.find(Error, where, "its metadata is that of a file: the directory is served as if it were no object, and not removed", "write the object again")
+	default:
+		c.object(Object{Bucket: bucket, Key: key, Where: c.path(where), Headers: m.headers})
+	}
 }
 
 func (c *Checker) bucketEntry(ctx context.Context, dir int, e entry, where string) {

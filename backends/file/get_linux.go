@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -20,25 +21,105 @@ var overrides = []string{
 
 // getObject answers GET and HEAD. Content and metadata come from one open file: what replaces it meanwhile changes neither.
 func (s *Store) getObject(w http.ResponseWriter, r *http.Request, n name, q url.Values) error {
+	number, err := askedPartOf(r, q)
+	if err != nil {
+		return err
+	}
 	f, m, err := s.openObject(n)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	h := w.Header()
-	h.Set("ETag", m.quotedETag())
-	h.Set("Content-Type", defaultType)
-	for k, v := range m.headers {
-		h.Set(k, v)
+	p, err := m.part(number)
+	if err != nil {
+		return err
 	}
+	m.describe(w.Header())
+	override(w.Header(), q)
+	if p.count > 0 {
+		w.Header().Set(partsCount, strconv.Itoa(p.count))
+	}
+	asked, satisfiable := readConditions(r, m.size)
+	g := &getWriter{ResponseWriter: w, r: r, meta: m, size: m.size}
+	content := io.ReadSeeker(f)
+	switch {
+	case number == 0:
+		g.unsatisfiable = !satisfiable
+	case p.size == 0: // no range is empty
+		content, g.size = strings.NewReader(""), 0
+	default:
+		asked.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", p.first, p.first+p.size-1))
+	}
+	if strings.EqualFold(r.Header.Get("X-Amz-Checksum-Mode"), "ENABLED") {
+		g.sum, g.partial = p.sum, number > 0
+	}
+	http.ServeContent(g, asked, "", m.modified(), content)
+	return nil
+}
+
+func override(h http.Header, q url.Values) {
 	for _, o := range overrides {
 		if v := q.Get(o); v != "" {
 			h.Set(strings.TrimPrefix(o, "response-"), v)
 		}
 	}
-	asked, satisfiable := readConditions(r, m.size)
-	http.ServeContent(&getWriter{ResponseWriter: w, r: r, meta: m, unsatisfiable: !satisfiable}, asked, "", m.modified(), f)
-	return nil
+}
+
+// describe puts what is recorded of an object into the headers of an answer, but for its checksum.
+func (m *meta) describe(h http.Header) {
+	h.Set("ETag", m.quotedETag())
+	h.Set("Content-Type", defaultType)
+	if m.dir {
+		h.Set("Content-Type", directoryType)
+	}
+	for k, v := range m.headers {
+		h.Set(k, v)
+	}
+	h.Set(storageClass, standard)
+	if len(m.tags) > 0 {
+		h.Set(taggingCount, strconv.Itoa(len(m.tags)))
+	}
+}
+
+const (
+	partsCount   = "X-Amz-Mp-Parts-Count"
+	taggingCount = "X-Amz-Tagging-Count"
+)
+
+// askedPartOf reads the part that a read is for, 0 for the whole object.
+func askedPartOf(r *http.Request, q url.Values) (int, error) {
+	if !q.Has("partNumber") {
+		return 0, nil
+	}
+	number, err := askedPart(q)
+	if err == nil && r.Header.Get("Range") != "" {
+		err = invalidRequest("Cannot specify both Range header and partNumber query parameter")
+	}
+	return number, err
+}
+
+// An objectPart is what a read of one part gives, or of the whole.
+type objectPart struct {
+	first, size int64
+	sum         sum
+	count       int // of the object's parts; 0 if it was not uploaded in parts, or was not asked for a part
+}
+
+// part finds a part of the object. One that was not uploaded in parts is its own first.
+func (m *meta) part(number int) (p objectPart, err error) {
+	sizes := m.sizesOf()
+	switch {
+	case number == 0, number == 1 && len(sizes) == 0:
+		return objectPart{size: m.size, sum: m.sum()}, nil
+	case number > max(1, len(sizes)):
+		return p, refuse(http.StatusRequestedRangeNotSatisfiable, "InvalidPartNumber", "The requested partnumber is not satisfiable.").
+			because("It is %d, and the object has %d.", number, max(1, len(sizes)))
+	}
+	for _, size := range sizes[:number-1] {
+		p.first += size
+	}
+	p.size, p.sum, p.count = sizes[number-1], m.partSum(number-1), len(sizes)
+	return p, nil
 }
 
 // openObject opens an object and reads what is recorded of it.
@@ -61,6 +142,9 @@ func (s *Store) openFD(n name) (int, *meta, error) {
 		return -1, nil, err
 	}
 	defer unix.Close(dir)
+	if n.isDir() {
+		return s.openMark(dir)
+	}
 	fd, m, err := s.openWithMeta(dir, n.base)
 	if errors.Is(err, errNotRegular) || missing(err) {
 		return -1, nil, noSuchKey()
@@ -116,7 +200,7 @@ func readConditions(r *http.Request, size int64) (asked *http.Request, satisfiab
 		}
 	}
 	well, satisfiable := oneRange(r.Header.Get("Range"), size)
-	if !well {
+	if !well || satisfiable && size == 0 {
 		asked.Header.Del("Range")
 		return asked, true
 	}
@@ -145,7 +229,7 @@ func oneRange(header string, size int64) (well, satisfiable bool) {
 	to, toErr := strconv.ParseInt(last, 10, 64)
 	switch {
 	case first == "":
-		return toErr == nil, to > 0 && size > 0
+		return toErr == nil, to > 0 // also of an empty object: RFC 9110, section 14.1.2
 	case fromErr != nil || last != "" && (toErr != nil || to < from):
 		return false, false
 	}
@@ -158,20 +242,27 @@ type getWriter struct {
 	http.ResponseWriter
 	r             *http.Request
 	meta          *meta
-	unsatisfiable bool // ServeContent has another opinion of empty objects and of bytes=-0
-	refused       bool // the answer is written: what ServeContent adds is not for the client
+	size          int64 // of what a plain 200 sends
+	sum           sum   // that the client wants to see
+	partial       bool  // it is of what a 206 sends
+	unsatisfiable bool  // ServeContent has another opinion of empty objects and of bytes=-0
+	refused       bool  // the answer is written: what ServeContent adds is not for the client
 }
 
 func (w *getWriter) WriteHeader(status int) {
 	switch {
 	case status == http.StatusRequestedRangeNotSatisfiable, w.unsatisfiable && (status == http.StatusOK || status == http.StatusPartialContent):
-		w.refuse(refuse(http.StatusRequestedRangeNotSatisfiable, "InvalidRange", "The requested range is not satisfiable: the object has %d bytes.", w.meta.size))
+		w.refuse(refuse(http.StatusRequestedRangeNotSatisfiable, "InvalidRange", "The requested range is not satisfiable").
+			because("The object has %d bytes.", w.meta.size))
 		return
 	case status == http.StatusPreconditionFailed:
 		w.refuse(preconditionFailed("If-Match or If-Unmodified-Since"))
 		return
 	case status == http.StatusOK && w.Header().Get("Content-Length") == "": // ServeContent leaves it out where there is a Content-Encoding
-		w.Header().Set("Content-Length", strconv.FormatInt(w.meta.size, 10))
+		w.Header().Set("Content-Length", strconv.FormatInt(w.size, 10))
+	}
+	if status == http.StatusOK || status == http.StatusPartialContent && w.partial {
+		w.sum.tell(w.Header())
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
@@ -188,7 +279,7 @@ func (w *getWriter) refuse(e *apiError) {
 			h.Del(k)
 		}
 	}
-	for _, k := range []string{"ETag", "Last-Modified", "Content-Range", "X-Content-Type-Options"} {
+	for _, k := range []string{"ETag", "Last-Modified", "Content-Range", "X-Content-Type-Options", storageClass, taggingCount, partsCount} {
 		h.Del(k)
 	}
 	if e.status == http.StatusRequestedRangeNotSatisfiable {

@@ -5,131 +5,32 @@ import (
 	"encoding/xml"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 const maxList = 1000 // entries of one answer: S3's limit
 
-// listParameters are those of ListObjectsV2, or of the first version where the query does not ask for the second.
-func listParameters(q url.Values) []string {
-	both := []string{"prefix", "delimiter", "max-keys", "encoding-type"}
-	if q.Get("list-type") == "2" {
-		return append(both, "list-type", "continuation-token", "start-after", "fetch-owner")
-	}
-	return append(both, "marker")
-}
-
-// listResult is the answer of both versions; pointers are elements that one of them, or some answers, do not have.
-type listResult struct {
-	XMLName               xml.Name `xml:"ListBucketResult"`
-	XMLNS                 string   `xml:"xmlns,attr"`
-	Name                  string
-	Prefix                string
-	Marker                *string
-	NextMarker            string `xml:",omitempty"`
-	StartAfter            string `xml:",omitempty"`
-	ContinuationToken     string `xml:",omitempty"`
-	NextContinuationToken string `xml:",omitempty"`
-	KeyCount              *int
-	MaxKeys               int
-	Delimiter             string `xml:",omitempty"`
-	EncodingType          string `xml:",omitempty"`
-	IsTruncated           bool
-	Contents              []listObject
-	CommonPrefixes        []listPrefix
-}
-
-type listObject struct {
-	Key          string
-	LastModified string
-	ETag         string
-	Size         int64
-	StorageClass string
-	Owner        *owner
-}
-
-type listPrefix struct{ Prefix string }
-
-// A listRequest is what both versions ask for.
+// A listRequest is what all lists of objects ask for.
 type listRequest struct {
 	bucket, prefix, delimiter string
 	after                     string // list what comes after this key or common prefix
 	max                       int
+	encoding                  string // encoding-type
+	encode                    func(string) string
 }
 
-func (s *Store) listObjects(w http.ResponseWriter, r *http.Request, bucket string, q url.Values) error {
-	v2 := q.Get("list-type") == "2"
-	ask, err := parseList(bucket, q, v2)
-	if err != nil {
-		return err
+func parseList(bucket string, q url.Values, after string) (listRequest, error) {
+	ask := listRequest{bucket: bucket, prefix: q.Get("prefix"), delimiter: q.Get("delimiter"), after: after, encoding: q.Get("encoding-type")}
+	var err error
+	if ask.encode, err = keyEncoding(ask.encoding); err != nil {
+		return ask, err
 	}
-	encode, err := keyEncoding(q.Get("encoding-type"))
-	if err != nil {
-		return err
-	}
-	found, err := s.list(r.Context(), ask)
-	if err != nil {
-		return err
-	}
-	result := &listResult{
-		XMLNS: xmlns, Name: bucket, Prefix: encode(ask.prefix), MaxKeys: ask.max, Delimiter: encode(ask.delimiter),
-		EncodingType: q.Get("encoding-type"), IsTruncated: found.more,
-	}
-	found.fill(result, encode, !v2 || q.Get("fetch-owner") == "true")
-	if v2 {
-		n := len(found.items)
-		result.KeyCount = &n
-		result.StartAfter, result.ContinuationToken = encode(q.Get("start-after")), q.Get("continuation-token")
-		if found.more {
-			result.NextContinuationToken = continuation(found.last())
-		}
-	} else {
-		marker := encode(q.Get("marker"))
-		result.Marker = &marker
-		if found.more && ask.delimiter != "" { // without a delimiter S3 expects the client to take the last key
-			result.NextMarker = encode(found.last())
-		}
-	}
-	writeXML(w, r, http.StatusOK, result)
-	return nil
-}
-
-func parseList(bucket string, q url.Values, v2 bool) (listRequest, error) {
-	ask := listRequest{bucket: bucket, prefix: q.Get("prefix"), delimiter: q.Get("delimiter"), after: q.Get("marker"), max: maxList}
-	if v, ok := q["max-keys"]; ok && v[0] != "" {
-		n, err := strconv.ParseInt(v[0], 10, 32)
-		if err != nil || n < 0 {
-			return ask, invalidArgument("max-keys must be a whole number from 0 to 2147483647, not %q.", v[0])
-		}
-		ask.max = int(min(n, maxList))
-	}
-	if !v2 {
-		return ask, nil
-	}
-	ask.after = q.Get("start-after")
-	if token, ok := q["continuation-token"]; ok {
-		after, err := readContinuation(token[0])
-		if err != nil {
-			return ask, err
-		}
-		ask.after = after
-	}
-	return ask, nil
-}
-
-// continuation makes a token of the last entry of an answer. It is encoded so that nobody makes one up.
-func continuation(last string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte("1" + last))
-}
-
-func readContinuation(token string) (string, error) {
-	text, err := base64.RawURLEncoding.DecodeString(token)
-	if after, ok := strings.CutPrefix(string(text), "1"); ok && err == nil {
-		return after, nil
-	}
-	return "", invalidArgument("The continuation token is not one that this store gave.")
+	ask.max, err = count("max-keys", q.Get("max-keys"), maxList)
+	ask.max = min(ask.max, maxList) // S3 takes more than it gives
+	return ask, err
 }
 
 func keyEncoding(kind string) (func(string) string, error) {
@@ -139,7 +40,7 @@ func keyEncoding(kind string) (func(string) string, error) {
 	case "url":
 		return encodeKey, nil
 	}
-	return nil, invalidArgument("encoding-type must be url, not %q.", kind)
+	return nil, invalidParameter("encoding-type", kind, "Invalid Encoding Method specified in Request")
 }
 
 // encodeKey leaves only what every decoder leaves alone: some take + for a blank, so a blank is %20.
@@ -147,20 +48,166 @@ func encodeKey(key string) string {
 	return strings.NewReplacer("+", "%20", "%2F", "/").Replace(url.QueryEscape(key))
 }
 
-// fill puts what was found into the answer.
-func (l *listing) fill(result *listResult, encode func(string) string, withOwner bool) {
+// listHead is what the answers to all lists of objects begin with.
+type listHead struct {
+	XMLNS        string `xml:"xmlns,attr"`
+	Name         string
+	Prefix       string
+	MaxKeys      int
+	Delimiter    string `xml:",omitempty"`
+	EncodingType string `xml:",omitempty"`
+	IsTruncated  bool
+}
+
+func (l *listing) head() listHead {
+	ask := l.ask
+	return listHead{
+		XMLNS: xmlns, Name: ask.bucket, Prefix: ask.encode(ask.prefix), MaxKeys: ask.max,
+		Delimiter: ask.encode(ask.delimiter), EncodingType: ask.encoding, IsTruncated: l.more,
+	}
+}
+
+type listV1 struct {
+	XMLName xml.Name `xml:"ListBucketResult"`
+	listHead
+	Marker     string
+	NextMarker string `xml:",omitempty"`
+	listEntries
+}
+
+type listV2 struct {
+	XMLName xml.Name `xml:"ListBucketResult"`
+	listHead
+	StartAfter            string `xml:",omitempty"`
+	ContinuationToken     string `xml:",omitempty"`
+	NextContinuationToken string `xml:",omitempty"`
+	KeyCount              int
+	listEntries
+}
+
+type listEntries struct {
+	Contents       []listObject
+	CommonPrefixes []listPrefix
+}
+
+type listObject struct {
+	Key          string
+	LastModified string
+	ETag         string
+	listChecksums
+	Size         int64
+	StorageClass string
+	Owner        *owner
+}
+
+type listPrefix struct{ Prefix string }
+
+// listObjects answers the first version. S3 names the next marker only where there is a delimiter, and lets clients take the last key elsewhere;
+// here it is always named, for some take nothing else.
+func (s *Store) listObjects(w http.ResponseWriter, r *http.Request, bucket string, q url.Values) error {
+	ask, err := parseList(bucket, q, q.Get("marker"))
+	if err != nil {
+		return err
+	}
+	found, err := s.list(r.Context(), ask)
+	if err != nil {
+		return err
+	}
+	who := callerOf(r).owner()
+	result := listV1{listHead: found.head(), Marker: ask.encode(ask.after), listEntries: found.entries(&who)}
+	if found.more {
+		result.NextMarker = ask.encode(found.last())
+	}
+	writeXML(w, r, http.StatusOK, result)
+	return nil
+}
+
+func (s *Store) listObjectsV2(w http.ResponseWriter, r *http.Request, bucket string, q url.Values) error {
+	if v := q.Get("list-type"); v != "2" {
+		return invalidParameter("list-type", v, "Invalid List Type specified in Request")
+	}
+	after, token := q.Get("start-after"), q.Get("continuation-token")
+	if _, ok := q["continuation-token"]; ok {
+		last, err := readContinuation(token)
+		if err != nil {
+			return err
+		}
+		after = max(after, last)
+	}
+	ask, err := parseList(bucket, q, after)
+	if err != nil {
+		return err
+	}
+	found, err := s.list(r.Context(), ask)
+	if err != nil {
+		return err
+	}
+	var who *owner
+	if q.Get("fetch-owner") == "true" {
+		o := callerOf(r).owner()
+		who = &o
+	}
+	result := listV2{
+		listHead: found.head(), StartAfter: ask.encode(q.Get("start-after")), ContinuationToken: token,
+		KeyCount: len(found.items), listEntries: found.entries(who),
+	}
+	if found.more {
+		result.NextContinuationToken = continuation(found.last())
+	}
+	writeXML(w, r, http.StatusOK, result)
+	return nil
+}
+
+const encodedToken = "base64:"
+
+// continuation makes a token of the last entry of an answer. It is the entry itself, where no parser of XML can change that.
+func continuation(last string) string {
+	odd := func(c rune) bool { return !unicode.IsGraphic(c) || c == utf8.RuneError }
+	if strings.HasPrefix(last, encodedToken) || strings.TrimSpace(last) != last || strings.ContainsFunc(last, odd) {
+		return encodedToken + base64.RawURLEncoding.EncodeToString([]byte(last))
+	}
+	return last
+}
+
+func readContinuation(token string) (string, error) {
+	after := token
+	if code, ok := strings.CutPrefix(token, encodedToken); ok {
+		text, err := base64.RawURLEncoding.DecodeString(code)
+		if err != nil {
+			text = nil
+		}
+		after = string(text)
+	}
+	if after == "" {
+		return "", invalidParameter("continuation-token", token, "The continuation token provided is incorrect")
+	}
+	return after, nil
+}
+
+// entries are what was found, as the answer has it. who is the owner of all of it, nil if the answer does not name one.
+func (l *listing) entries(who *owner) (e listEntries) {
 	for _, it := range l.items {
 		if it.meta == nil {
-			result.CommonPrefixes = append(result.CommonPrefixes, listPrefix{encode(it.name)})
+			e.CommonPrefixes = append(e.CommonPrefixes, listPrefix{l.ask.encode(it.name)})
 			continue
 		}
-		o := listObject{
-			Key: encode(it.name), LastModified: it.meta.modified().UTC().Truncate(time.Second).Format(xmlTime),
-			ETag: it.meta.quotedETag(), Size: it.meta.size, StorageClass: "STANDARD",
-		}
-		if withOwner {
-			o.Owner = &theOwner
-		}
-		result.Contents = append(result.Contents, o)
+		e.Contents = append(e.Contents, listObject{
+			Key: l.ask.encode(it.name), LastModified: it.meta.modified().UTC().Truncate(time.Second).Format(xmlTime),
+			ETag: it.meta.quotedETag(), listChecksums: it.meta.listChecksums(), Size: it.meta.size, StorageClass: "STANDARD", Owner: who,
+		})
 	}
+	return e
+}
+
+type listChecksums struct {
+	ChecksumAlgorithm string `xml:",omitempty"`
+	ChecksumType      string `xml:",omitempty"`
+}
+
+func (m *meta) listChecksums() listChecksums {
+	s := m.sum()
+	if s.name == "" {
+		return listChecksums{}
+	}
+	return listChecksums{s.name, s.kind()}
 }

@@ -35,6 +35,9 @@ type uploadEntry struct {
 	Owner        owner
 	StorageClass string
 	Initiated    string
+
+	ChecksumAlgorithm string `xml:",omitempty"`
+	ChecksumType      string `xml:",omitempty"`
 }
 
 // An uploadsRequest is what a list of uploads asks for.
@@ -46,7 +49,7 @@ type uploadsRequest struct {
 
 // listUploads lists the uploads of a bucket that are open, by key, and by time among those of one key.
 func (s *Store) listUploads(w http.ResponseWriter, r *http.Request, bucket string, q url.Values) error {
-	most, err := count(q, "max-uploads", maxList)
+	most, err := count("max-uploads", q.Get("max-uploads"), maxList)
 	if err != nil {
 		return err
 	}
@@ -59,6 +62,9 @@ func (s *Store) listUploads(w http.ResponseWriter, r *http.Request, bucket strin
 	}
 	if ask.afterKey != "" { // S3 ignores an id without its key
 		ask.afterID = q.Get("upload-id-marker")
+	}
+	if ask.afterID != "" && !validUploadID(ask.afterID) {
+		return invalidMarker()
 	}
 	if err := s.needBucket(bucket); err != nil {
 		return err
@@ -79,14 +85,36 @@ func (s *Store) listUploads(w http.ResponseWriter, r *http.Request, bucket strin
 // uploadsOf returns the uploads that a list is made of, in its order.
 func (s *Store) uploadsOf(ctx context.Context, ask uploadsRequest) (all []*upload, err error) {
 	err = s.eachUpload(ctx, func(u *upload) error {
-		if u.bucket == ask.bucket && strings.HasPrefix(u.key, ask.prefix) && ask.after(u) {
-			u.headers = nil // nobody lists them, and there may be many
+		if u.bucket == ask.bucket {
+			u.given = given{} // nobody lists it, and there may be many
 			all = append(all, u)
 		}
 		return nil
 	})
+	if err == nil {
+		err = ask.placeMarker(all)
+	}
+	all = slices.DeleteFunc(all, func(u *upload) bool { return !strings.HasPrefix(u.key, ask.prefix) || !ask.after(u) })
 	slices.SortFunc(all, func(a, b *upload) int { return cmp.Or(strings.Compare(a.key, b.key), strings.Compare(a.id, b.id)) })
 	return all, err
+}
+
+// placeMarker refuses the id of another key's upload. Where the key has none, the id alone says where to go on. That of an upload which has ended
+// since is as good as any: ids have an order.
+func (ask *uploadsRequest) placeMarker(all []*upload) error {
+	i := slices.IndexFunc(all, func(u *upload) bool { return u.id == ask.afterID })
+	if i < 0 || all[i].key == ask.afterKey {
+		return nil
+	}
+	if slices.ContainsFunc(all, func(u *upload) bool { return u.key == ask.afterKey }) {
+		return invalidMarker()
+	}
+	ask.afterKey = max(ask.afterKey, all[i].key)
+	return nil
+}
+
+func invalidMarker() *apiError {
+	return refuse(http.StatusBadRequest, "InvalidArgument", "Invalid uploadId marker")
 }
 
 func (ask uploadsRequest) after(u *upload) bool {
@@ -116,7 +144,7 @@ func (ask uploadsRequest) fill(result *uploadsResult, all []*upload, encode func
 		}
 		result.Uploads = append(result.Uploads, uploadEntry{
 			Key: encode(u.key), UploadID: u.id, Initiator: theOwner, Owner: theOwner, StorageClass: "STANDARD",
-			Initiated: u.initiated.UTC().Truncate(time.Second).Format(xmlTime),
+			Initiated: u.initiated.UTC().Truncate(time.Second).Format(xmlTime), ChecksumAlgorithm: u.algorithm, ChecksumType: u.kind,
 		})
 		result.NextKeyMarker, result.NextUploadIDMarker = encode(u.key), u.id
 	}

@@ -59,7 +59,7 @@ func (l *listing) start() (int, string, error) {
 	}
 	dirs := strings.Split(strings.TrimSuffix(start, "/"), "/")
 	for _, d := range dirs {
-		if checkComponent(d, false) != nil { // no key of ours has it
+		if checkComponent(d) != nil { // no key of ours has it
 			if err := l.s.needBucket(l.ask.bucket); err != nil {
 				return -1, "", err
 			}
@@ -72,6 +72,9 @@ func (l *listing) start() (int, string, error) {
 
 // walk lists one open directory; path is what the keys in it begin with.
 func (l *listing) walk(dir int, path string) error {
+	if err := l.directory(dir, path); err != nil {
+		return err
+	}
 	entries, err := l.read(dir, path)
 	if err != nil {
 		return err
@@ -90,6 +93,21 @@ func (l *listing) walk(dir int, path string) error {
 		}
 	}
 	return nil
+}
+
+// directory lists the object that an open directory is, if it is one. Its key is before all that begin with it.
+func (l *listing) directory(dir int, path string) error {
+	if path == "" || path <= l.ask.after || !strings.HasPrefix(path, l.ask.prefix) || !listable(path) {
+		return nil
+	}
+	m, err := l.s.markOf(dir)
+	if m == nil {
+		return err
+	}
+	if cp, rolled := l.common(path); rolled {
+		return l.addCommon(cp)
+	}
+	return l.add(item{name: path, meta: m})
 }
 
 // read returns the names of a directory in S3's order. A directory sorts as its keys do: with a slash at its end, so that a-b comes before a/b
@@ -165,6 +183,11 @@ func (l *listing) enter(dir int, path, name string) error {
 
 // anyObject fails with errFound as soon as it has seen an object.
 func (l *listing) anyObject(dir int, path string) error {
+	if m, err := l.s.markOf(dir); err != nil {
+		return err
+	} else if m != nil && listable(path) {
+		return errFound
+	}
 	var inner []string
 	err := l.s.sys.entries(dir, l.ctx.Err, func(e entry) error {
 		switch {
@@ -192,10 +215,7 @@ func (l *listing) anyObject(dir int, path string) error {
 
 func (l *listing) object(dir int, path, name string) error {
 	if cp, rolled := l.common(path + name); rolled {
-		if l.has(cp) {
-			return nil
-		}
-		return l.add(item{name: cp})
+		return l.addCommon(cp)
 	}
 	m, err := l.metaOf(dir, name)
 	if m == nil {
@@ -219,6 +239,14 @@ func (l *listing) metaOf(dir int, name string) (*meta, error) {
 // has says whether a common prefix has been listed: in this answer, or in one before. After a key within it, S3 counts it as listed.
 func (l *listing) has(cp string) bool {
 	return cp <= l.ask.after || len(l.items) > 0 && l.items[len(l.items)-1].name == cp
+}
+
+// addCommon adds a common prefix that is not listed yet.
+func (l *listing) addCommon(cp string) error {
+	if l.has(cp) {
+		return nil
+	}
+	return l.add(item{name: cp})
 }
 
 // add puts an item on the answer, or ends the walk because there is no room.

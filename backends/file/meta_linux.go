@@ -3,13 +3,11 @@ package file
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,25 +22,62 @@ const (
 	usualAttribute  = 1 << 10 // asked for first: the kernel clears as much memory as it is offered
 	maxSide         = 1 << 20 // bytes, also of an upload's record
 	defaultType     = "binary/octet-stream"
+	directoryType   = "application/x-directory" // of an object whose key ends with a slash
+
+	storageClass = "X-Amz-Storage-Class"
+	standard     = "STANDARD"
+	redirect     = "X-Amz-Website-Redirect-Location"
 )
 
 // kept are the headers of a PUT, besides the user metadata, that a GET gives back.
-var kept = []string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires"}
+var kept = []string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", redirect}
 
 // meta is what is recorded of an object besides its content.
 type meta struct {
-	etag    string // without quotes
-	size    int64
-	mtime   int64 // of the file, in nanoseconds since 1970
+	etag  string // without quotes
+	size  int64
+	mtime int64 // of the file, in nanoseconds since 1970
+	given
+	sums   []sum  // of the content; of an object one at most
+	upload string // the id of the upload that the object was assembled from, if it was
+	parts  parts  // of such an object
+	dir    bool   // it is recorded of a directory; not written
+}
+
+// A given is what a write gives an object besides its content.
+type given struct {
 	headers map[string]string
-	upload  string // the id of the upload that the object was assembled from, if it was
+	tags    []tag
 }
 
 func (m *meta) quotedETag() string { return `"` + m.etag + `"` }
 
 func (m *meta) modified() time.Time { return time.Unix(0, m.mtime) }
 
-// headersOf takes from a PUT what a GET gives back.
+// sum is the object's checksum, if it has one.
+func (m *meta) sum() sum {
+	if len(m.sums) == 0 {
+		return sum{}
+	}
+	return m.sums[0]
+}
+
+// givenOf takes from a write what a GET gives back.
+func givenOf(h http.Header) (g given, err error) {
+	if v := h.Get(storageClass); v != "" && v != standard {
+		return g, refuse(http.StatusBadRequest, "InvalidStorageClass", "The storage class you specified is not valid").
+			because("The file store has %s alone, not %q.", standard, v)
+	}
+	if v := h.Get(redirect); v != "" && !strings.HasPrefix(v, "/") && !strings.HasPrefix(v, "http://") && !strings.HasPrefix(v, "https://") {
+		return g, refuse(http.StatusBadRequest, "InvalidRedirectLocation", "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.")
+	}
+	if g.headers, err = headersOf(h); err != nil {
+		return g, err
+	}
+	g.tags, err = tagsOf(h)
+	return g, err
+}
+
 func headersOf(h http.Header) (map[string]string, error) {
 	keep := map[string]string{}
 	for _, k := range kept {
@@ -64,13 +99,15 @@ func headersOf(h http.Header) (map[string]string, error) {
 		}
 	}
 	if size > maxUserMetadata {
-		return nil, refuse(http.StatusBadRequest, "MetadataTooLarge", "The user metadata has %d bytes; at most %d are allowed.", size, maxUserMetadata)
+		return nil, refuse(http.StatusBadRequest, "MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size").
+			because("The user metadata has %d bytes; at most %d are allowed.", size, maxUserMetadata)
 	}
 	return keep, nil
 }
 
 func metadataTooLarge(size int) error {
-	return refuse(http.StatusBadRequest, "MetadataTooLarge", "All metadata has %d bytes as the file store writes it; at most %d are allowed.", size, maxSide)
+	return refuse(http.StatusBadRequest, "MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size").
+		because("All metadata has %d bytes as the file store writes it; at most %d are allowed.", size, maxSide)
 }
 
 func withoutToken(list, token string) string {
@@ -95,14 +132,24 @@ func (m *meta) encode() []byte {
 	if m.upload != "" {
 		q.Set("upload", m.upload)
 	}
-	encodeHeaders(q, m.headers)
+	encodeSums(q, m.sums)
+	m.parts.encode(q)
+	m.given.encode(q)
 	return []byte(q.Encode())
 }
 
-func encodeHeaders(q url.Values, headers map[string]string) {
-	for k, v := range headers {
+func (g given) encode(q url.Values) {
+	for k, v := range g.headers {
 		q.Set(strings.ToLower(k), v)
 	}
+	if len(g.tags) > 0 {
+		q.Set("tagging", encodeTags(g.tags))
+	}
+}
+
+func decodeGiven(q url.Values) given {
+	tags, _ := decodeTags(q.Get("tagging"))
+	return given{headers: decodeHeaders(q), tags: tags}
 }
 
 func decodeHeaders(q url.Values) map[string]string {
@@ -126,7 +173,7 @@ func decodeMeta(text []byte) (*meta, bool) {
 	if err != nil || q.Get("v") != metaVersion || q.Get("etag") == "" {
 		return nil, false
 	}
-	m := &meta{etag: q.Get("etag"), headers: decodeHeaders(q), upload: q.Get("upload")}
+	m := &meta{etag: q.Get("etag"), given: decodeGiven(q), sums: decodeSums(q), upload: q.Get("upload"), parts: decodeParts(q)}
 	var sizeErr, mtimeErr error
 	m.size, sizeErr = strconv.ParseInt(q.Get("size"), 10, 64)
 	m.mtime, mtimeErr = strconv.ParseInt(q.Get("mtime"), 10, 64)
@@ -136,34 +183,21 @@ func decodeMeta(text []byte) (*meta, bool) {
 	return m, true
 }
 
-// errReplaced says that the open file lost its name while its side file was looked for: the side file may have gone with it.
-var errReplaced = errors.New("the object was replaced meanwhile")
-
 // metaOf returns what is recorded of an open file, or what can be said of one that another program wrote.
 func (s *Store) metaOf(fd int, st *unix.Stat_t) (*meta, error) {
-	text, err := s.readAttribute(fd)
+	text, _, err := s.record(fd, st)
 	if err != nil {
 		return nil, err
 	}
-	if text == nil && s.sides.Load() {
-		if text, err = s.readSide(st); err != nil {
-			return nil, err
-		}
-		if text == nil {
-			// The side file of a replaced object is removed. Its content must not be served as if it never had metadata.
-			var now unix.Stat_t
-			if err := s.sys.fstat(fd, &now); err != nil {
-				return nil, err
-			}
-			if now.Nlink == 0 {
-				return nil, errReplaced
-			}
-		}
-	}
+	return believe(text, st), nil
+}
+
+// believe reads a record of a file, which counts while the file is the one it was made of.
+func believe(text []byte, st *unix.Stat_t) *meta {
 	if m, ok := decodeMeta(text); ok && m.size == st.Size && m.mtime == mtimeOf(st) {
-		return m, nil
+		return m
 	}
-	return foreignMeta(st), nil
+	return foreignMeta(st)
 }
 
 // foreignMeta describes a file that another program wrote. Its ETag changes with the file as far as the file system tells, and has
@@ -174,83 +208,3 @@ func foreignMeta(st *unix.Stat_t) *meta {
 }
 
 func mtimeOf(st *unix.Stat_t) int64 { return st.Mtim.Nano() }
-
-var attributes = sync.Pool{New: func() any { return new([maxAttribute]byte) }}
-
-// readAttribute returns nil where there is no attribute.
-func (s *Store) readAttribute(fd int) ([]byte, error) {
-	buf := attributes.Get().(*[maxAttribute]byte)
-	defer attributes.Put(buf)
-	n, err := s.sys.fgetxattr(fd, attribute, buf[:usualAttribute])
-	if errors.Is(err, unix.ERANGE) {
-		n, err = s.sys.fgetxattr(fd, attribute, buf[:])
-	}
-	switch {
-	case errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return append([]byte{}, buf[:n]...), nil
-}
-
-func (s *Store) setAttribute(fd int, text []byte) error {
-	if s.forceSide {
-		return unix.ENOTSUP
-	}
-	return s.sys.fsetxattr(fd, attribute, text)
-}
-
-// tooSmall says that an attribute cannot be set here, or not one of this size. ENOSPC may also mean that the disk is full: then
-// the side file will not get on it either.
-func tooSmall(err error) bool {
-	for _, e := range []error{unix.ENOTSUP, unix.EPERM, unix.ENOSPC, unix.E2BIG, unix.ERANGE} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-func sideName(st *unix.Stat_t) string { return fmt.Sprintf("%d-%d", st.Ino, mtimeOf(st)) }
-
-// readSide returns nil where there is no side file.
-func (s *Store) readSide(st *unix.Stat_t) ([]byte, error) {
-	fd, err := s.sys.openat(s.sideFD, sideName(st), openFile, 0)
-	if missing(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	return s.sys.readAll(fd, maxSide)
-}
-
-// writeSide makes the side file of a temporary file, durably. No object refers to it yet: if we crash here, the next Open removes
-// it together with the temporary file.
-func (s *Store) writeSide(st *unix.Stat_t, text []byte) error {
-	if len(text) > maxSide {
-		return metadataTooLarge(len(text))
-	}
-	s.sides.Store(true)
-	fd, err := s.sys.openat(s.sideFD, sideName(st), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := s.sys.writeAll(fd, text); err != nil {
-		return err
-	}
-	if err := s.sys.fsync(fd); err != nil {
-		return err
-	}
-	return s.sys.fsync(s.sideFD)
-}
-
-// dropSide removes the side file of a file that has lost its name. One that stays, because we crash here, costs its space: it is
-// looked for only by that inode and time, and believed only for that size.
-func (s *Store) dropSide(st *unix.Stat_t) {
-	if s.sides.Load() {
-		_ = s.sys.unlinkat(s.sideFD, sideName(st), 0)
-	}
-}

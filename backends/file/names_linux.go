@@ -17,7 +17,7 @@ const (
 type name struct {
 	bucket string
 	dirs   []string // the directories between bucket and file, outermost first
-	base   string   // the file
+	base   string   // the file; "" if the object is the last of dirs
 }
 
 // key is the object's key.
@@ -35,7 +35,7 @@ func splitPath(path string) (bucket, key string) {
 // checkBucket holds a name to S3's rules for buckets. They also keep a bucket from being called ".." or .fenceproxy.
 func checkBucket(b string) error {
 	if !validBucket(b) {
-		return refuse(http.StatusBadRequest, "InvalidBucketName",
+		return refuse(http.StatusBadRequest, "InvalidBucketName", "The specified bucket is not valid.").because(
 			"%q is not a bucket name: 3 to 63 of a-z, 0-9, . and -, with a letter or digit at both ends, no two dots in a row, not an IP address.", b)
 	}
 	return nil
@@ -72,31 +72,32 @@ func ipv4(b string) bool {
 // parseName finds the place of an object, or says what of its key a file system cannot hold.
 func parseName(bucket, key string) (name, error) {
 	if len(key) > maxKey {
-		return name{}, refuse(http.StatusBadRequest, "KeyTooLongError", "The key has %d bytes; at most %d are allowed.", len(key), maxKey)
+		return name{}, keyTooLong("It has %d bytes; at most %d are allowed.", len(key), maxKey)
 	}
 	if !utf8.ValidString(key) {
 		return name{}, invalidArgument("The key is not valid UTF-8.")
 	}
 	parts := strings.Split(key, "/")
+	last := len(parts) - 1
 	for i, p := range parts {
-		if err := checkComponent(p, i == len(parts)-1); err != nil {
+		if p == "" && i == last && i > 0 { // a directory object
+			continue
+		}
+		if err := checkComponent(p); err != nil {
 			return name{}, err
 		}
 	}
-	last := len(parts) - 1
 	return name{bucket: bucket, dirs: parts[:last], base: parts[last]}, nil
 }
 
-func checkComponent(p string, last bool) error {
+func checkComponent(p string) error {
 	switch {
-	case p == "" && last:
-		return invalidArgument(`The file store cannot hold a key that ends with "/": that is the name of a directory.`)
 	case p == "":
 		return invalidArgument(`The file store cannot hold a key that begins with "/" or has "//" in it: a file system takes a/b and a//b for one name.`)
 	case p == "." || p == "..":
 		return invalidArgument("The file store cannot hold a key with a component %q: a file system gives it another meaning.", p)
 	case len(p) > maxComponent:
-		return invalidArgument(`The file store cannot hold a key with more than %d bytes between two "/": this one has %d.`, maxComponent, len(p))
+		return keyTooLong(`The file store cannot hold more than %d bytes between two "/": this one has %d.`, maxComponent, len(p))
 	case strings.IndexByte(p, 0) >= 0:
 		return invalidArgument("The file store cannot hold a key with a NUL byte.")
 	}

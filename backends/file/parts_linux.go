@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -29,7 +30,8 @@ func partNumber(file string) int {
 func askedPart(q url.Values) (int, error) {
 	n, err := strconv.Atoi(q.Get("partNumber"))
 	if err != nil || n < 1 || n > maxParts {
-		return 0, invalidArgument("partNumber must be a whole number from 1 to %d, not %q.", maxParts, q.Get("partNumber"))
+		return 0, refuse(http.StatusBadRequest, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive.").
+			because("It is %q.", q.Get("partNumber"))
 	}
 	return n, nil
 }
@@ -49,22 +51,34 @@ func (s *Store) uploadPart(w http.ResponseWriter, r *http.Request, n name, q url
 	if err := refuseHeaders(r.Header); err != nil {
 		return err
 	}
-	number, err := s.mayUpload(r.Header, n, q, "UploadPart")
+	u, number, err := s.mayUpload(r.Header, n, q, "UploadPart")
+	if err != nil {
+		return err
+	}
+	claimed, err := claimOf(r)
+	if err != nil {
+		return err
+	}
+	sums, err := u.sumsOfPart(claimed.name)
 	if err != nil {
 		return err
 	}
 	if r.ContentLength > maxObject {
 		return tooLarge()
 	}
-	t, err := s.receive(r)
+	t, err := s.receive(r, claimed, sums...)
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if err := s.storePart(t, n, q.Get("uploadId"), number); err != nil {
+	if err := s.storePart(t, n, u.id, number); err != nil {
 		return err
 	}
 	w.Header().Set("ETag", t.meta.quotedETag())
+	if claimed.name != "" || u.algorithm != "" {
+		t.meta.sum().tell(w.Header())
+		w.Header().Del(checksumType) // S3 says it of objects only
+	}
 	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
 	return nil
@@ -73,50 +87,60 @@ func (s *Store) uploadPart(w http.ResponseWriter, r *http.Request, n name, q url
 // uploadPartCopy stores a range of an object as a part: the calls of copyObject, pread and write in place of copy_file_range, and then those
 // of uploadPart.
 func (s *Store) uploadPartCopy(w http.ResponseWriter, r *http.Request, n name, q url.Values) error {
+	if err := s.needBucket(n.bucket); err != nil {
+		return unchanged("looking for the bucket", err)
+	}
 	_, src, err := copyRequest(r.Header)
 	if err != nil {
 		return err
 	}
-	number, err := s.mayUpload(r.Header, n, q, "UploadPartCopy")
+	u, number, err := s.mayUpload(r.Header, n, q, "UploadPartCopy")
 	if err != nil {
 		return err
 	}
 	if err := drain(r); err != nil {
 		return err
 	}
-	t, _, err := s.copyToTemp(src, func(m *meta) (int64, int64, error) { return copyRangeOf(r.Header, m.size) })
+	t, _, err := s.copyToTemp(src, copying{
+		span: func(m *meta) (int64, int64, error) { return copyRangeOf(r.Header, m.size) },
+		sum:  func(*meta) string { return cmp.Or(u.algorithm, defaultSum) },
+	})
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if err := s.storePart(t, n, q.Get("uploadId"), number); err != nil {
+	if err := s.storePart(t, n, u.id, number); err != nil {
 		return err
 	}
-	writeXML(w, r, http.StatusOK, t.copyResult("CopyPartResult"))
+	result := t.copyResult("CopyPartResult")
+	result.ChecksumType = "" // S3 says it of objects only
+	if u.algorithm == "" {
+		result.Sums = nil
+	}
+	writeXML(w, r, http.StatusOK, result)
 	return nil
 }
 
-// mayUpload judges what can be judged before the part is there.
-func (s *Store) mayUpload(h http.Header, n name, q url.Values, operation string) (number int, err error) {
+// mayUpload judges what can be judged before the part is there. The upload that it returns is not open.
+func (s *Store) mayUpload(h http.Header, n name, q url.Values, operation string) (u *upload, number int, err error) {
 	if number, err = askedPart(q); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if err := refuseConditions(h, operation); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if err := s.needBucket(n.bucket); err != nil {
-		return 0, unchanged("looking for the bucket", err)
+		return nil, 0, unchanged("looking for the bucket", err)
 	}
-	u, err := s.openUpload(q.Get("uploadId"), n)
-	if err != nil {
-		return 0, unchanged("looking for the upload", err)
+	if u, err = s.openUpload(q.Get("uploadId"), n); err != nil {
+		return nil, 0, unchanged("looking for the upload", err)
 	}
-	return number, unix.Close(u.dir)
+	return u, number, unix.Close(u.dir)
 }
 
 // storePart makes a received part durable and gives it its number.
 func (s *Store) storePart(t *temp, n name, id string, number int) error {
-	if err := t.seal(nil); err != nil {
+	if err := t.seal(); err != nil {
 		return unchanged("writing the part", err)
 	}
 	dir, replaced, err := s.placePart(t, n, id, number)
@@ -191,7 +215,9 @@ type partsResult struct {
 	NextPartNumberMarker int
 	MaxParts             int
 	IsTruncated          bool
-	EncodingType         string      `xml:",omitempty"`
+	EncodingType         string `xml:",omitempty"`
+	ChecksumAlgorithm    string // "null" where the client has named none, as S3 writes it
+	ChecksumType         string
 	Parts                []partEntry `xml:"Part"`
 }
 
@@ -200,15 +226,16 @@ type partEntry struct {
 	LastModified string
 	ETag         string
 	Size         int64
+	Sums         []sumElement
 }
 
 // listParts lists the parts of an upload, by their numbers.
 func (s *Store) listParts(w http.ResponseWriter, r *http.Request, n name, q url.Values) error {
-	most, err := count(q, "max-parts", maxList)
+	most, err := count("max-parts", q.Get("max-parts"), maxList)
 	if err != nil {
 		return err
 	}
-	after, err := count(q, "part-number-marker", 0)
+	after, err := count("part-number-marker", q.Get("part-number-marker"), 0)
 	if err != nil {
 		return err
 	}
@@ -238,10 +265,12 @@ func (s *Store) listParts(w http.ResponseWriter, r *http.Request, n name, q url.
 		XMLNS: xmlns, Bucket: n.bucket, Key: encode(u.key), UploadID: u.id, Initiator: theOwner, Owner: theOwner, StorageClass: "STANDARD",
 		PartNumberMarker: after, MaxParts: min(most, maxList), IsTruncated: more, EncodingType: q.Get("encoding-type"),
 	}
+	result.ChecksumAlgorithm, result.ChecksumType = u.shown()
 	for _, p := range parts {
 		result.NextPartNumberMarker = p.number
+		shown, _ := sumOf(p.meta.sums, u.algorithm)
 		result.Parts = append(result.Parts, partEntry{
-			PartNumber: p.number, ETag: p.meta.quotedETag(), Size: p.meta.size,
+			PartNumber: p.number, ETag: p.meta.quotedETag(), Size: p.meta.size, Sums: shown.elements(),
 			LastModified: p.meta.modified().UTC().Truncate(time.Second).Format(xmlTime),
 		})
 	}
@@ -273,15 +302,16 @@ func (s *Store) partsAfter(ctx context.Context, u *upload, after, most int) (par
 	return parts, false, nil
 }
 
-// count reads a parameter that is a number.
-func count(q url.Values, parameter string, otherwise int) (int, error) {
-	v := q.Get(parameter)
+// count reads a parameter, or a header, that is a number.
+func count(what, v string, otherwise int) (int, error) {
 	if v == "" {
 		return otherwise, nil
 	}
 	n, err := strconv.ParseInt(v, 10, 32)
-	if err != nil || n < 0 {
-		return 0, invalidArgument("%s must be a whole number from 0 to 2147483647, not %q.", parameter, v)
+	if err != nil {
+		return 0, invalidParameter(what, v, "Provided %s not an integer or within integer range", v)
+	} else if n < 0 {
+		return 0, invalidParameter(what, v, "Argument %s must be an integer between 0 and 2147483647", v)
 	}
 	return int(n), nil
 }

@@ -1,15 +1,14 @@
 package file
 
 import (
-	"crypto/md5"
-	"encoding/hex"
+	"cmp"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -39,35 +38,46 @@ func (s *Store) putObject(w http.ResponseWriter, r *http.Request, n name, _ url.
 	if err != nil {
 		return err
 	}
-	headers, err := headersOf(r.Header)
+	g, err := givenOf(r.Header)
+	if err != nil {
+		return err
+	}
+	claimed, err := claimOf(r)
 	if err != nil {
 		return err
 	}
 	if r.ContentLength > maxObject {
 		return tooLarge()
+	} else if r.ContentLength > 0 && n.isDir() {
+		return containsData()
 	}
 	if err := s.needBucket(n.bucket); err != nil {
 		return unchanged("looking for the bucket", err)
 	}
-	t, err := s.receive(r)
+	t, err := s.receive(r, claimed, cmp.Or(claimed.name, defaultSum))
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if err := t.seal(headers); err != nil {
+	t.meta.given = g
+	if err := t.seal(); err != nil {
 		return unchanged("writing the object", err)
 	}
 	if err := s.commit(r, t, n, c); err != nil {
 		return err
 	}
-	w.Header().Set("ETag", t.meta.quotedETag())
-	w.Header().Set("Content-Length", "0")
+	h := w.Header()
+	h.Set("ETag", t.meta.quotedETag())
+	h.Set("X-Amz-Object-Size", strconv.FormatInt(t.meta.size, 10))
+	t.meta.sum().tell(h)
+	h.Set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
 	return nil
 }
 
 func tooLarge() error {
-	return refuse(http.StatusBadRequest, "EntityTooLarge", "One PUT may have at most %d bytes.", int64(maxObject))
+	return refuse(http.StatusBadRequest, "EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.").
+		because("One PUT may have at most %d bytes.", int64(maxObject))
 }
 
 // A temp is a file that has no object's name yet.
@@ -112,8 +122,8 @@ const flushEvery = 32 << 20
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // receive copies the body into a new temporary file and returns when the Body has said io.EOF: the write is past the gate then.
-// On any other end it removes the file.
-func (s *Store) receive(r *http.Request) (_ *temp, err error) {
+// On any other end, and where the body does not have the checksum that is claimed, it removes the file. It takes the checksums that are named.
+func (s *Store) receive(r *http.Request, claimed claim, sums ...string) (_ *temp, err error) {
 	t, err := s.newTemp()
 	if err != nil {
 		return nil, unchanged("making a temporary file", err)
@@ -124,22 +134,25 @@ func (s *Store) receive(r *http.Request) (_ *temp, err error) {
 			t.discard()
 		}
 	}()
-	sum := md5.New()
-	size, err := t.copy(r.Body, sum)
+	taken := newTaker(true, sums...)
+	size, err := t.copy(r.Body, taken)
 	if err != nil {
 		return nil, err
 	}
 	if r.ContentLength >= 0 && size != r.ContentLength {
 		return nil, refuse(http.StatusBadRequest, "IncompleteBody", "The body has %d bytes; Content-Length says %d.", size, r.ContentLength)
 	}
-	t.meta.size, t.meta.etag = size, hex.EncodeToString(sum.Sum(nil))
+	t.meta.size, t.meta.etag, t.meta.sums = size, taken.etag(), taken.sums()
+	if err := claimed.judge(t.meta.sums); err != nil {
+		return nil, err
+	}
 	done = true
 	return t, nil
 }
 
 // copy writes the body to the file. It always reads on until the Body says how it ends: a body that has all its bytes may still
 // end with an error, and then it was refused.
-func (t *temp) copy(body io.Reader, sum hash.Hash) (size int64, err error) {
+func (t *temp) copy(body io.Reader, taken *taker) (size int64, err error) {
 	if body == nil {
 		return 0, nil
 	}
@@ -151,7 +164,7 @@ func (t *temp) copy(body io.Reader, sum hash.Hash) (size int64, err error) {
 		if size += int64(n); size > maxObject {
 			return 0, tooLarge()
 		}
-		sum.Write(buf[:n])
+		_, _ = taken.Write(buf[:n]) // never fails
 		if err := t.s.sys.writeAll(t.fd, buf[:n]); err != nil {
 			return 0, unchanged("writing the object", err)
 		}
@@ -178,14 +191,14 @@ func badBody(err error) error {
 }
 
 // seal records the metadata with the content and makes both durable.
-func (t *temp) seal(headers map[string]string) error {
+func (t *temp) seal() error {
 	if err := t.s.sys.fstat(t.fd, &t.st); err != nil {
 		return err
 	}
 	if t.st.Size != t.meta.size {
 		return fmt.Errorf("the file has %d bytes where %d were written", t.st.Size, t.meta.size)
 	}
-	t.meta.mtime, t.meta.headers = mtimeOf(&t.st), headers
+	t.meta.mtime = mtimeOf(&t.st)
 	text := t.meta.encode()
 	err := t.s.setAttribute(t.fd, text)
 	if tooSmall(err) {
@@ -284,6 +297,9 @@ func (s *Store) swapAlone(r *http.Request, t *temp, n name, c conditions) (int, 
 
 // clearWay removes empty directories that have the object's name: a crash or another program left them, and S3 knows no directories.
 func (s *Store) clearWay(r *http.Request, dir int, base string) error {
+	if base == "" { // a directory object is its directory
+		return nil
+	}
 	var st unix.Stat_t
 	if err := s.sys.fstatat(dir, base, &st); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -295,7 +311,7 @@ func (s *Store) clearWay(r *http.Request, dir int, base string) error {
 	}
 	err := s.removeEmpty(dir, base, r.Context().Err)
 	if errors.Is(err, errHolds) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, fs.ErrExist) {
-		return invalidArgument("The file store cannot hold this key: there are objects whose keys begin with %q, and a directory cannot be a file too.", base+"/")
+		return isDirectory(base)
 	} else if err != nil {
 		return unchanged("removing an empty directory", err)
 	}
@@ -317,6 +333,9 @@ func (s *Store) rename(dir int, t *temp, n name, c conditions) (replaced *unix.S
 		if err := t.mayCommit(); err != nil {
 			return nil, err
 		}
+	}
+	if n.isDir() {
+		return nil, s.mark(dir, t, c)
 	}
 	old, err := s.look(dir, n.base, c)
 	if err != nil {
@@ -350,7 +369,7 @@ func (s *Store) look(dir int, base string, c conditions) (*unix.Stat_t, error) {
 	err := s.sys.fstatat(dir, base, st)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, c.judge("")
+		return nil, c.judge(nil)
 	case err != nil:
 		return nil, unchanged("looking for the object", err)
 	case directory(st):
@@ -364,7 +383,7 @@ func (s *Store) look(dir int, base string, c conditions) (*unix.Stat_t, error) {
 	if err != nil {
 		return nil, unchanged("reading the object's ETag", err)
 	}
-	return st, c.judge(m.etag)
+	return st, c.judge(m)
 }
 
 // metaAt reads what is recorded of a file while the caller holds its key's lock.

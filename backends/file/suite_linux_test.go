@@ -18,14 +18,15 @@ func TestBackend(t *testing.T) {
 		"side files": {ForceSideFiles: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) http.Handler {
+			open := func(t *testing.T) http.Handler {
 				s, err := file.Open(t.TempDir(), options)
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = s.Close() })
 				return s
-			})
+			}
+			backendtest.Harness{Open: open, TreeKeys: true, NoDirectoryObjects: options.ForceSideFiles}.Run(t)
 		})
 	}
 }

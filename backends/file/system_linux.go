@@ -26,6 +26,8 @@ type system struct {
 	fsetxattr func(fd int, name string, data []byte) error
 	fgetxattr func(fd int, name string, p []byte) (int, error)
 	getdents  func(fd int, p []byte) (int, error)
+
+	fremovexattr func(fd int, name string) error
 }
 
 // kernel is the system that is not a test's.
@@ -68,6 +70,8 @@ var kernel = system{
 	},
 	fgetxattr: unix.Fgetxattr,
 	getdents:  unix.Getdents,
+
+	fremovexattr: unix.Fremovexattr,
 }
 
 // again repeats a call that a signal interrupted: the Go runtime sends itself signals.

@@ -63,7 +63,7 @@ func (s *Store) makeDir(parent int, dir string) (int, error) {
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		if missing(err) { // there, but no directory
-			return -1, invalidArgument("The file store cannot hold this key: %q, a part of it, is an object or another file, and a file cannot be a directory too.", dir)
+			return -1, s.notDirectory(parent, dir)
 		}
 		return -1, err
 	}
@@ -71,6 +71,17 @@ func (s *Store) makeDir(parent int, dir string) (int, error) {
 		return -1, err
 	}
 	return s.sys.openat(parent, dir, openDir, 0)
+}
+
+// notDirectory says what is in the way of a directory.
+func (s *Store) notDirectory(parent int, dir string) error {
+	var st unix.Stat_t
+	if err := s.sys.fstatat(parent, dir, &st); err != nil {
+		return err
+	} else if regular(&st) {
+		return parentIsFile(dir)
+	}
+	return invalidArgument("The file store cannot hold this key: %q, a part of it, is a symbolic link or a special file.", dir)
 }
 
 // makeDurable makes one directory and syncs the one above it. Whatever fails, a directory may be there that is not durable: it is
@@ -115,7 +126,7 @@ func (s *Store) prune(n name) {
 		if err != nil {
 			return
 		}
-		err = s.sys.unlinkat(parent, n.dirs[i], unix.AT_REMOVEDIR)
+		err = s.removeUnmarked(parent, n.dirs[i])
 		_ = unix.Close(parent)
 		if err != nil {
 			return
@@ -123,11 +134,28 @@ func (s *Store) prune(n name) {
 	}
 }
 
+// removeUnmarked removes a directory that is empty and no object. The caller holds tree alone, so nobody makes an object of it meanwhile.
+func (s *Store) removeUnmarked(parent int, dir string) error {
+	fd, err := s.sys.openat(parent, dir, openDir, 0)
+	if err != nil {
+		return err
+	}
+	there, err := s.marked(fd)
+	_ = unix.Close(fd)
+	switch {
+	case err != nil:
+		return err
+	case there:
+		return errHolds
+	}
+	return s.sys.unlinkat(parent, dir, unix.AT_REMOVEDIR)
+}
+
 // errHolds says that a directory holds something besides directories.
 var errHolds = errors.New("the directory is not empty")
 
-// removeEmpty removes a directory if there are only directories in it, and those. The caller holds tree alone. It looks through all
-// of them before it removes the first.
+// removeEmpty removes a directory if there are only directories in it, and those, and none of them is an object. The caller holds tree
+// alone. It looks through all of them before it removes the first.
 func (s *Store) removeEmpty(parent int, dir string, goOn func() error) error {
 	if err := s.holdsNothing(parent, dir, goOn); err != nil {
 		return err
@@ -135,13 +163,20 @@ func (s *Store) removeEmpty(parent int, dir string, goOn func() error) error {
 	return s.removeDirs(parent, dir, goOn)
 }
 
-// holdsNothing fails with errHolds if there is anything but directories below dir.
+// holdsNothing fails with errHolds if dir is an object, or there is anything but directories below it, or one of those is.
 func (s *Store) holdsNothing(parent int, dir string, goOn func() error) error {
 	fd, err := s.sys.openat(parent, dir, openDir, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	if parent != s.rootFD { // a bucket is none, whatever another program gave its directory
+		if there, err := s.marked(fd); err != nil {
+			return err
+		} else if there {
+			return errHolds
+		}
+	}
 	return s.sys.entries(fd, goOn, func(e entry) error {
 		if e.kind != unix.DT_DIR {
 			return errHolds

@@ -96,8 +96,8 @@ func (s *Store) over(u *upload) (bool, error) {
 	if err != nil {
 		return true, nil
 	}
-	etag, err := s.completedBefore(n, u.id)
-	return etag != "", err
+	m, err := s.completedBefore(n, u.id)
+	return m != nil, err
 }
 
 // endAll ends the uploads of a bucket that is not there any more. It returns their ids, for sweepAll. The caller holds tree

@@ -26,8 +26,10 @@ type upload struct {
 	id          string
 	bucket, key string
 	initiated   time.Time
-	headers     map[string]string
-	dir         int // open on uploads/ID
+	given
+	algorithm string // of its checksums, as the client has named it; "" if it has not
+	kind      string // fullObject or composite, "" without an algorithm
+	dir       int    // open on uploads/ID
 }
 
 func (u *upload) encode() []byte {
@@ -37,7 +39,11 @@ func (u *upload) encode() []byte {
 		"key":       {u.key},
 		"initiated": {strconv.FormatInt(u.initiated.UnixNano(), 10)},
 	}
-	encodeHeaders(q, u.headers)
+	if u.algorithm != "" {
+		q.Set("checksum-algorithm", u.algorithm)
+		q.Set("checksum-type", u.kind)
+	}
+	u.given.encode(q)
 	return []byte(q.Encode())
 }
 
@@ -53,11 +59,15 @@ func decodeUpload(id string, text []byte) (*upload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the record of upload %s cannot be read: %w", id, err)
 	}
-	return &upload{id: id, bucket: q.Get("bucket"), key: q.Get("key"), initiated: time.Unix(0, initiated), headers: decodeHeaders(q), dir: -1}, nil
+	return &upload{
+		id: id, bucket: q.Get("bucket"), key: q.Get("key"), initiated: time.Unix(0, initiated), given: decodeGiven(q),
+		algorithm: q.Get("checksum-algorithm"), kind: q.Get("checksum-type"), dir: -1,
+	}, nil
 }
 
 func noSuchUpload() *apiError {
-	return refuse(http.StatusNotFound, "NoSuchUpload", "The specified upload does not exist: its id is wrong, or it was completed or aborted.")
+	return refuse(http.StatusNotFound, "NoSuchUpload",
+		"The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.")
 }
 
 // newUploadID makes an id that cannot be guessed, for it has 130 random bits, and that sorts by time among those of one key.
@@ -91,7 +101,11 @@ func (s *Store) createUpload(w http.ResponseWriter, r *http.Request, n name, _ u
 	if err := refuseConditions(r.Header, "CreateMultipartUpload"); err != nil {
 		return err
 	}
-	headers, err := headersOf(r.Header)
+	g, err := givenOf(r.Header)
+	if err != nil {
+		return err
+	}
+	algorithm, kind, err := checksumsOfUpload(r.Header)
 	if err != nil {
 		return err
 	}
@@ -99,9 +113,13 @@ func (s *Store) createUpload(w http.ResponseWriter, r *http.Request, n name, _ u
 		return err
 	}
 	now := time.Now()
-	u := &upload{id: newUploadID(now), bucket: n.bucket, key: n.key(), initiated: now, headers: headers, dir: -1}
+	u := &upload{id: newUploadID(now), bucket: n.bucket, key: n.key(), initiated: now, given: g, algorithm: algorithm, kind: kind, dir: -1}
 	if err := s.makeUpload(u); err != nil {
 		return err
+	}
+	if u.algorithm != "" {
+		w.Header().Set(checksumAlgorithm, u.algorithm)
+		w.Header().Set(checksumType, u.kind)
 	}
 	writeXML(w, r, http.StatusOK, createResult{XMLNS: xmlns, Bucket: u.bucket, Key: u.key, UploadID: u.id})
 	return nil
@@ -112,7 +130,7 @@ func refuseConditions(h http.Header, operation string) error {
 	if c, err := conditionsOf(h); err != nil {
 		return err
 	} else if !c.none() {
-		return notImplemented("A condition on %s is not implemented.", operation)
+		return unjudgedHeader("A condition on %s is not implemented.", operation)
 	}
 	return nil
 }
