@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -20,12 +21,44 @@ func (x *exchange) permit() error {
 		return x.denied("writes: it is read_only")
 	case x.op.level == object:
 		return x.permitObject()
-	case x.op.way == lists && (!a.List(x.op.bucket, x.op.prefix) || len(a.Prefixes) > 0 && hasDots(x.op.prefix)):
-		return x.denied("a list of %q in bucket %q: list below one of its prefixes", x.op.prefix, x.op.bucket)
-	case x.op.way == bucketWrites && len(a.Prefixes) > 0:
-		return x.denied("%s: it has prefixes, and this is about the whole bucket", x.op.name)
+	case len(a.Prefixes) > 0:
+		return x.permitBounded()
 	}
 	return nil
+}
+
+// ofWholeBuckets are the reads of a bucket that say nothing of its objects, and that clients make before they begin.
+var ofWholeBuckets = []string{"HeadBucket", "GetBucketLocation", "GetBucketVersioning", "GetBucketEncryption", "GetBucketAccelerateConfiguration", "GetObjectLockConfiguration"}
+
+// permitBounded is about what a key may do with a bucket in which it has some prefixes. Where one store could read a list out of the query that
+// another does not, the answer is no.
+func (x *exchange) permitBounded() error {
+	switch {
+	case x.op.way == deletesMany, x.op.way == postsForm: // judged key by key
+		return nil
+	case x.op.way == lists && x.plainQuery() && x.access.List(x.op.bucket, x.op.prefix) && !hasDots(x.op.prefix):
+		return nil
+	case x.op.way == lists:
+		return x.denied("a list of %q in bucket %q: list below one of its prefixes", x.op.prefix, x.op.bucket)
+	case slices.Contains(ofWholeBuckets, x.op.name) && x.plainQuery():
+		return nil
+	}
+	return x.denied("%s: it has prefixes, and this is about the whole bucket", x.op.name)
+}
+
+// plainQuery says that a query has each parameter once, and names one operation at most.
+func (x *exchange) plainQuery() bool {
+	query, err := url.ParseQuery(x.r.URL.RawQuery)
+	if err != nil {
+		return false
+	}
+	for _, values := range query {
+		if len(values) > 1 {
+			return false
+		}
+	}
+	subs, err := subResources(x.r.Method, x.op.level, query)
+	return err == nil && len(subs) <= 1
 }
 
 func (x *exchange) permitObject() error {
@@ -63,7 +96,7 @@ func (x *exchange) permitSource() error {
 		if err != nil {
 			return badRequest(invalidArgument, "x-amz-copy-source must be one bucket/key, percent-encoded")
 		}
-		if bucket, key, _ := strings.Cut(source, "/"); !x.mayReach(bucket, key) {
+		if bucket, key, _ := strings.Cut(source, "/"); bucket == "" || key == "" || !x.mayReach(bucket, key) {
 			return x.denied("the source %q in bucket %q", key, bucket)
 		}
 	}

@@ -73,6 +73,13 @@ func TestAccess(t *testing.T) {
 		{"AKIDPREFIX", "GET", "/mine?list-type=2&prefix=job", "", false},
 		{"AKIDPREFIX", "GET", "/mine?list-type=2", "", false},
 		{"AKIDPREFIX", "GET", "/mine?uploads", "", false},
+		{"AKIDPREFIX", "GET", "/mine?uploads&prefix=jobs/", "", true},
+		{"AKIDPREFIX", "GET", "/mine?delete&list-type=2", "", false},
+		{"AKIDPREFIX", "GET", "/mine?acl&versions&prefix=jobs/", "", false},
+		{"AKIDPREFIX", "GET", "/mine?location&list-type=2&uploads", "", false},
+		{"AKIDPREFIX", "GET", "/mine?list-type=2&prefix=jobs/&prefix=", "", false},
+		{"AKIDPREFIX", "GET", "/mine?policy", "", false},
+		{"AKIDPREFIX", "PUT", "/mine/jobs/copy", "X-Amz-Copy-Source: //mine/jobs/1", false},
 		{"AKIDPREFIX", "GET", "/mine?location", "", true},
 		{"AKIDPREFIX", "HEAD", "/mine", "", true},
 		{"AKIDPREFIX", "DELETE", "/mine", "", false},
@@ -162,6 +169,19 @@ func TestExpectedOwner(t *testing.T) {
 	for owner, want := range map[string]int{"AKIDME": 200, "fenceproxy": 200, "123456789012": 403} {
 		if resp, body := f.signs("AKIDME", "GET", "/b/k", "", "X-Amz-Expected-Bucket-Owner: "+owner); resp.StatusCode != want {
 			t.Errorf("%s: %d %s, want %d", owner, resp.StatusCode, body, want)
+		}
+	}
+}
+
+// TestTwoSources: of two sources the one that was judged might not be the one that a store takes.
+func TestTwoSources(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixtureWith(t, restricted(map[string]*rules.Access{"AKIDPREFIX": {Prefixes: []string{"jobs/"}}}), Backend{Handler: b})
+	for _, key := range []string{"AKIDPREFIX", "AKIDALL"} {
+		resp, body := f.signs(key, "PUT", "/mine/jobs/copy", "", "X-Amz-Copy-Source: mine/jobs/1", "X-Amz-Copy-Source: mine/secret", "X-Fence-Token: 34")
+		if _, n := b.last(); resp.StatusCode != 400 || n != 0 {
+			t.Errorf("%s: %d %s, and the backend was asked %d times", key, resp.StatusCode, body, n)
 		}
 	}
 }

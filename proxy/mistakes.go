@@ -12,6 +12,8 @@ import (
 func mistake(r *http.Request, op operation, query url.Values) error {
 	_, copying := r.Header[headerCopySource]
 	switch read := isRead(r.Method); {
+	case len(r.Header[headerCopySource]) > 1: // we would judge one of them, and a store take another
+		return badRequest(invalidArgument, "x-amz-copy-source stands more than once in the request")
 	case copying && r.Method != http.MethodPut && (r.Method != http.MethodPost || query.Has("uploadId")):
 		return badRequest(invalidArgument, "You can only specify a copy source header for copy requests.")
 	case r.Method == http.MethodPost && (op.level == service || op.level == object && len(query) == 0):
