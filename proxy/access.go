@@ -90,6 +90,9 @@ func (x *exchange) permitRename() error {
 
 // permitSource judges every name that a store might read in the source of a copy: some take a plus sign for a space.
 func (x *exchange) permitSource() error {
+	if len(x.access.Buckets)+len(x.access.Prefixes) == 0 {
+		return nil
+	}
 	raw, _, _ := strings.Cut(strings.TrimPrefix(x.r.Header.Get(headerCopySource), "/"), "?versionId=")
 	for _, unescape := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
 		source, err := unescape(raw)
@@ -103,13 +106,13 @@ func (x *exchange) permitSource() error {
 	return nil
 }
 
-// mayReach says whether an object is within the reach of the access key. Where that is bounded by prefixes, a key with dots for a segment is not:
-// some stores take jobs/../x for x.
+// mayReach says whether an object is within the reach of the access key. Where that has bounds, a key with dots for a segment is not: some
+// stores take jobs/../x for x.
 func (x *exchange) mayReach(bucket, key string) bool {
 	if x.access == nil {
 		return true
 	}
-	return x.access.Key(bucket, key) && (len(x.access.Prefixes) == 0 || !hasDots(key))
+	return x.access.Key(bucket, key) && (len(x.access.Prefixes)+len(x.access.Buckets) == 0 || !hasDots(key))
 }
 
 // fileOwner owns what is in a store of this process, as its lists say.

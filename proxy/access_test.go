@@ -185,3 +185,67 @@ func TestTwoSources(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenAddedToAPresignedURL: who was given a URL may do what it says, and not raise a fence with it: a token counts only where the signature
+// covers it.
+func TestTokenAddedToAPresignedURL(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixtureWith(t, restricted(nil), Backend{Handler: b})
+	presign := func(path string, headers ...string) *http.Request {
+		r := f.request("GET", path, "", headers...)
+		q := r.URL.Query()
+		q.Set("X-Amz-Expires", "60")
+		r.URL.RawQuery = q.Encode()
+		url, signed, err := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }).PresignHTTP(
+			f.Context(), aws.Credentials{AccessKeyID: "AKIDME", SecretAccessKey: testSecret}, r, "UNSIGNED-PAYLOAD", "s3", "us-east-1", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = f.request("GET", strings.TrimPrefix(url, f.url), "")
+		for name, values := range signed {
+			if name != "Host" {
+				r.Header[name] = values
+			}
+		}
+		return r
+	}
+	for name, r := range map[string]*http.Request{"token": presign("/b/k"), "holder": presign("/b/k?X-Fence-Token=34")} {
+		r.Header.Set("X-Fence-"+strings.ToUpper(name[:1])+name[1:], "9223372036854775807")
+		if resp, body := f.send(r); resp.StatusCode != 400 || resp.Header.Get(headerError) != malformedToken {
+			t.Errorf("a %s that was added: %d %s", name, resp.StatusCode, body)
+		}
+	}
+	if e, _ := f.fence.Highest(t.Context(), "b/k"); e.Token != 0 {
+		t.Errorf("it has raised the fence to %d", e.Token)
+	}
+	if resp, body := f.send(presign("/b/k", "X-Fence-Token: 34")); resp.StatusCode != 200 {
+		t.Errorf("a token that is signed as a header: %d %s", resp.StatusCode, body)
+	}
+	if resp, body := f.send(presign("/b/k?X-Fence-Token=35")); resp.StatusCode != 200 {
+		t.Errorf("a token that is signed in the query: %d %s", resp.StatusCode, body)
+	}
+	if e, _ := f.fence.Highest(t.Context(), "b/k"); e.Token != 35 {
+		t.Errorf("the fence stands at %d, want 35", e.Token)
+	}
+}
+
+// TestPreflightCarriesNothingElse: nobody has signed a preflight, so a store gets the browser's question and no more, and no fence hears of it.
+func TestPreflightCarriesNothingElse(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixtureWith(t, restricted(nil), Backend{Handler: b})
+	f.want(200, "", "OPTIONS", "/b/k?acl&x=y", "", "Origin: http://example.com", "Access-Control-Request-Method: PUT", "X-Http-Method-Override: DELETE", "X-Amz-Acl: public-read", "X-Fence-Token: 34")
+	got, _ := b.last()
+	if got.method != "OPTIONS" || got.query != "" || got.header.Get("Origin") == "" || got.header.Get("Access-Control-Request-Method") != "PUT" {
+		t.Errorf("the backend got %s ?%s %v", got.method, got.query, got.header)
+	}
+	for _, name := range []string{"X-Http-Method-Override", "X-Amz-Acl", headerToken} {
+		if _, ok := got.header[name]; ok {
+			t.Errorf("the backend got %s", name)
+		}
+	}
+	if e, _ := f.fence.Highest(t.Context(), "b/k"); e.Token != 0 {
+		t.Errorf("a preflight has raised the fence to %d", e.Token)
+	}
+}

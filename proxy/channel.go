@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -146,6 +147,19 @@ func queryChannel(raw string) (c channel, sessions []string, err error) {
 	return c, sessions, nil
 }
 
+// checkCovered refuses a token that was added to a presigned URL: who was given one may do what it says, and not raise a fence.
+func checkCovered(id sigv4.Identity, h http.Header) error {
+	if !id.Presigned {
+		return nil
+	}
+	for _, name := range []string{headerToken, headerHolder} {
+		if _, ok := h[name]; ok && !slices.Contains(id.SignedHeaders, strings.ToLower(name)) {
+			return badToken("%s is not covered by the signature of this URL: sign it with the URL, as a header or in the query", name)
+		}
+	}
+	return nil
+}
+
 // agree makes one identity of all that was said.
 func agree(said []channel) (id identity, err error) {
 	var tokenFrom, holderFrom string
@@ -198,9 +212,15 @@ func (c channel) parse() (token tokens.Token, holder string, err error) {
 	return token, holder, nil
 }
 
-// withoutFence removes what is meant for us from what a backend sees.
+// overriding are the headers by which some servers take another method than that of the request, which is the one that we have judged.
+var overriding = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+
+// withoutFence removes what is meant for us from what a backend sees, and what it must not see.
 func withoutFence(h http.Header) http.Header {
 	h = h.Clone()
+	for _, name := range overriding {
+		h.Del(name)
+	}
 	h.Del(headerToken)
 	h.Del(headerHolder)
 	h.Del(headerStamp) // a client's own is a lie, or a copy
@@ -229,7 +249,7 @@ func checkHeaders(r *http.Request) error {
 	}
 	if size > maxHeaders {
 		return &sigv4.Error{
-			Status: http.StatusBadRequest, Code: "RequestHeaderSectionTooLarge", Message: "Your request header section exceeds the maximum allowed header size.",
+			Status: http.StatusBadRequest, Code: "RequestHeaderSectionTooLarge", Message: "Your request header section exceeds the maximum allowed size.",
 			Details: []sigv4.Detail{{Name: "MaxSizeAllowed", Value: strconv.Itoa(maxHeaders)}},
 		}
 	}

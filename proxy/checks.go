@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
 	"encoding/hex"
 	"hash"
 	"net/http"
@@ -36,7 +37,12 @@ func (c check) verify() (err error) {
 		return nil
 	}
 	e := &sigv4.Error{Status: http.StatusBadRequest, Code: c.code, Message: c.message}
-	if c.code == contentMismatch {
+	switch {
+	case c.header == "content-md5":
+		e.Details = []sigv4.Detail{
+			{Name: "CalculatedDigest", Value: base64.StdEncoding.EncodeToString(got)}, {Name: "ExpectedDigest", Value: hex.EncodeToString(want)},
+		}
+	case c.code == contentMismatch:
 		e.Details = []sigv4.Detail{
 			{Name: "ClientComputedContentSHA256", Value: hex.EncodeToString(want)}, {Name: "S3ComputedContentSHA256", Value: hex.EncodeToString(got)},
 		}

@@ -162,8 +162,7 @@ func (x *exchange) serve() error {
 	}
 	switch x.op.way {
 	case preflight:
-		x.backend().ServeHTTP(x.w, x.toBackend())
-		return nil
+		return x.preflight()
 	case listBuckets:
 		return x.listBuckets()
 	case postsForm:
@@ -242,6 +241,9 @@ func (x *exchange) authenticate(signed *http.Request) error {
 		return err
 	}
 	x.identified(id)
+	if err := checkCovered(id, signed.Header); err != nil {
+		return err
+	}
 	return x.unchunk(id.Payload, id.Chunks)
 }
 

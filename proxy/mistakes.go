@@ -15,7 +15,7 @@ func mistake(r *http.Request, op operation, query url.Values) error {
 	case len(r.Header[headerCopySource]) > 1: // we would judge one of them, and a store take another
 		return badRequest(invalidArgument, "x-amz-copy-source stands more than once in the request")
 	case copying && r.Method != http.MethodPut && (r.Method != http.MethodPost || query.Has("uploadId")):
-		return badRequest(invalidArgument, "You can only specify a copy source header for copy requests.")
+		return wrongArgument("You can only specify a copy source header for copy requests.", "x-amz-copy-source", r.Header.Get(headerCopySource))
 	case r.Method == http.MethodPost && (op.level == service || op.level == object && len(query) == 0):
 		return notAllowed(r.Method, "SERVICE")
 	case op.level != object:
@@ -23,13 +23,19 @@ func mistake(r *http.Request, op operation, query url.Values) error {
 	case r.Method == http.MethodPut && query.Has("uploadId") && !query.Has("partNumber"):
 		return notAllowed(r.Method, "UPLOAD", http.MethodDelete, http.MethodPost, http.MethodGet)
 	case r.Method == http.MethodPut && query.Has("partNumber") && !query.Has("uploadId"):
-		return badRequest(invalidArgument, "This operation does not accept partNumber without uploadId")
+		return wrongArgument("This operation does not accept partNumber without uploadId", "partNumber", "partNumber") // as S3 has it
 	case read && query.Has("uploads"):
 		return badRequest("InvalidRequest", "Key is not expected for the GET method ?uploads subresource")
 	case read && query.Has("versions"):
 		return badRequest("InvalidRequest", "There is no such thing as the ?versions sub-resource for a key")
 	}
 	return nil
+}
+
+func wrongArgument(message, name, value string) error {
+	return &sigv4.Error{Status: http.StatusBadRequest, Code: invalidArgument, Message: message, Details: []sigv4.Detail{
+		{Name: "ArgumentName", Value: name}, {Name: "ArgumentValue", Value: value},
+	}}
 }
 
 // A methodError refuses a method. RFC 9110, 15.5.6, asks for those that are allowed.

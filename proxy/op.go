@@ -284,6 +284,8 @@ func splitPath(path string) (operation, error) {
 		op.level = bucket
 	}
 	switch {
+	case op.bucket == "." || op.bucket == "..": // which something behind us may take for a step in a path
+		return op, badRequest("InvalidBucketName", "%q is no name of a bucket", op.bucket)
 	case op.bucket == "" && rest != "":
 		return op, badRequest("InvalidBucketName", "the path %q has no bucket", path)
 	case len(op.key) > maxKey:

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -65,12 +66,14 @@ func (x *exchange) readForm() (*form, error) {
 	}
 	x.bodyTouched = true
 	body := x.clientBody(nil, func() error { return nil })
-	parts := multipart.NewReader(body, parameters["boundary"])
+	ahead := &headRoom{body, maxFields + readAhead}
+	parts := multipart.NewReader(ahead, parameters["boundary"])
 	f := &form{fields: map[string]string{}, release: func() {}}
 	file, err := f.readFields(parts)
 	if err != nil {
 		return nil, formError(body, err)
 	}
+	ahead.left = math.MaxInt64
 	limit, err := x.judgeForm(f)
 	if err != nil {
 		return nil, err
@@ -84,6 +87,28 @@ func (x *exchange) readForm() (*form, error) {
 		return nil, formError(body, err)
 	}
 	return f, nil
+}
+
+// readAhead is what package multipart may have read of the file when it comes to it, and what the headers of fields may have, in bytes.
+const readAhead = 16 << 10
+
+// A headRoom bounds what may come before the file: until then nobody knows who sends it.
+type headRoom struct {
+	io.Reader
+	left int64
+}
+
+func (b *headRoom) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, tooManyFields()
+	}
+	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func tooManyFields() error {
+	return badRequest("MaxPostPreDataLengthExceeded", "Your POST request fields preceding the upload file were too large: at most %d bytes are taken", maxFields)
 }
 
 // formError says what is wrong with the form, or with the body it came in.
@@ -117,7 +142,7 @@ func (f *form) readFields(parts *multipart.Reader) (file *multipart.Part, err er
 			return nil, err
 		}
 		if left -= int64(len(name) + len(value)); left < 0 {
-			return nil, badRequest("MaxPostPreDataLengthExceeded", "Your POST request fields preceding the upload file were too large: at most %d bytes are taken", maxFields)
+			return nil, tooManyFields()
 		}
 		if _, twice := f.fields[name]; twice {
 			return nil, badRequest(invalidArgument, "the form has the field %q twice", name)
@@ -146,6 +171,9 @@ func (x *exchange) judgeForm(f *form) (limit lengthRange, err error) {
 	if err := policy.Check(f.fields, x.op.bucket); err != nil {
 		return limit, err
 	}
+	if x.who.token != 0 {
+		return limit, badToken("the token of a form has to stand in the form, where its policy covers it: the field %s", strings.ToLower(headerToken))
+	}
 	x.identified(id)
 	if least, most, ok := policy.Length(); ok {
 		limit = lengthRange{least, min(most, maxObject)}
@@ -162,7 +190,7 @@ func (x *exchange) readFile(f *form, file io.Reader, limit lengthRange) (err err
 	file = io.LimitReader(file, limit.most+1)
 	if size := x.wireLength; size <= x.h.Buffer && x.h.memory.take(size) {
 		f.release = func() { x.h.memory.give(size) }
-		var b bytes.Buffer
+		b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 		f.size, err = b.ReadFrom(file)
 		f.content = bytes.NewReader(b.Bytes())
 	} else {
@@ -287,8 +315,8 @@ func (f *form) headers() (http.Header, error) {
 		if !ok {
 			continue
 		}
-		if strings.ContainsFunc(value, isControl) || textproto.TrimString(name) == "" {
-			return nil, badRequest(invalidArgument, "the field %q has a control character", field)
+		if strings.ContainsFunc(value, isControl) || !isToken(name) {
+			return nil, badRequest(invalidArgument, "the field %q cannot be a header: it has a character that none has", field)
 		}
 		if value != "" {
 			h.Set(name, value)

@@ -172,3 +172,22 @@ func TestFormIsNoCopy(t *testing.T) {
 		t.Errorf("the backend got %+v", got)
 	}
 }
+
+// TestTokenBesideAForm: where access keys are needed, a token has to stand in the form: no policy covers the path it is sent to, or its headers.
+func TestTokenBesideAForm(t *testing.T) {
+	t.Parallel()
+	b := &watcher{}
+	f := newFixtureWith(t, restricted(nil), Backend{Handler: b})
+	fields := signedForm(time.Now(), "AKIDME", `, ["starts-with", "$key", ""]`, field{"key", "k"})
+	for _, header := range []string{"X-Fence-Token: 99", "X-Amz-Security-Token: fence=99"} {
+		if resp, body := f.post(fields, "x", "content", header); resp.StatusCode != 400 || resp.Header.Get(headerError) != malformedToken {
+			t.Errorf("%s: %d %s", header, resp.StatusCode, body)
+		}
+	}
+	if resp, body := f.post(append(fields, field{"x-fence-token", "99"}), "x", "content"); resp.StatusCode != 403 {
+		t.Errorf("a token that the policy does not cover: %d %s", resp.StatusCode, body)
+	}
+	if _, n := b.last(); n != 0 {
+		t.Errorf("the backend was asked %d times", n)
+	}
+}

@@ -25,6 +25,19 @@ func (x *exchange) read() error {
 	return nil
 }
 
+// preflight hands a browser's question on, and nothing beside it: nobody has signed it.
+func (x *exchange) preflight() error {
+	out := x.toBackend()
+	out.URL.RawQuery, out.Body, out.ContentLength = "", http.NoBody, 0
+	for name := range out.Header {
+		if name != "Origin" && name != "User-Agent" && !strings.HasPrefix(name, "Access-Control-Request-") {
+			out.Header.Del(name)
+		}
+	}
+	x.backend().ServeHTTP(x.w, out)
+	return nil
+}
+
 func (x *exchange) announceRead() error {
 	if x.who.token == 0 || x.target.Reads == rules.Plain || x.access != nil && x.access.ReadOnly { // who may not write, shuts no writer out
 		x.lookFence()

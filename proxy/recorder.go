@@ -72,7 +72,7 @@ const patience = 10 * time.Second
 // keepWaiting passes on the blanks of an answer that takes long (Complete, Copy: "the request can take several minutes ... Amazon S3
 // periodically sends white space characters"). From then on the answer is a 200, and what becomes of the write stands in it, as S3 has it.
 func (x *exchange) keepWaiting(rec *recorder) {
-	if time.Since(rec.begun) < patience {
+	if time.Since(rec.begun) < patience || !x.r.ProtoAtLeast(1, 1) { // HTTP/1.0 has no way to tell an answer that was cut off from a whole one
 		return
 	}
 	if !x.waiting {

@@ -114,14 +114,21 @@ func moveHeader(h http.Header, name string, values []string) error {
 	switch {
 	case len(values) > 1, ok && !slices.Equal(there, values):
 		return badRequest(invalidArgument, "%s stands more than once in the request, with several values", strings.ToLower(name))
-	case strings.ContainsFunc(values[0], isControl):
-		return badRequest(invalidArgument, "%s in the query has a control character", strings.ToLower(name))
+	case strings.ContainsFunc(values[0], isControl), !isToken(name):
+		return badRequest(invalidArgument, "%q in the query cannot be a header: it has a character that none has", strings.ToLower(name))
 	}
 	h[name] = values
 	return nil
 }
 
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+
+// isToken says whether a name can be a header's (RFC 9110, 5.6.2).
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+}
 
 // unchunkUnverified takes a body out of chunks whose signatures nobody can verify, for there are no access keys.
 func (x *exchange) unchunkUnverified() error {

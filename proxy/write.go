@@ -101,6 +101,8 @@ func (x *exchange) demand() (*draft, error) {
 		return nil, &ruleError{objectExists, "its rule says write_once: an object is never overwritten, and If-Match asks for that"}
 	case x.target.WriteOnce && x.op.name == appendObject:
 		return nil, &ruleError{objectExists, "its rule says write_once: an object is never changed, and an append would"}
+	case x.streams() && x.r.ContentLength > maxObject:
+		return nil, badRequest("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.")
 	case x.streams() && x.r.ContentLength < 0:
 		return nil, notImplemented("a body of unknown length (Transfer-Encoding: chunked) is not taken, as S3 does not take it: send Content-Length")
 	case x.streams() && length == "":

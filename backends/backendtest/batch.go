@@ -167,8 +167,11 @@ func testBatchTreeKeys(c *client) {
 	c.put("a/b", "content")
 	c.put("c", "content")
 	var bad, want []string
-	for _, k := range []string{"a//b", "/a/b", "../" + c.bucket + "/a/b", "a/./b", "./"} {
+	for _, k := range []string{"a//b", "/a/b", "a/./b"} {
 		bad, want = append(bad, entry(k, "")), append(want, k+" InvalidArgument")
+	}
+	for _, k := range []string{"../" + c.bucket + "/a/b", "./"} {
+		bad, want = append(bad, entry(k, "")), append(want, k+" 400")
 	}
 	for _, k := range []string{strings.Repeat("k/", 600), strings.Repeat("k", 256)} {
 		bad, want = append(bad, entry(k, "")), append(want, k+" KeyTooLongError")

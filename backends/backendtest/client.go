@@ -115,7 +115,7 @@ func (c *client) prepare(r *http.Request) {
 	if b == nil {
 		return
 	}
-	if _, batch := r.URL.Query()["delete"]; batch && r.Header.Get("Content-Md5") == "" { // S3 demands it
+	if q := r.URL.Query(); (q.Has("delete") || q.Has("tagging")) && r.Header.Get("Content-Md5") == "" { // S3 demands it
 		sum := md5.Sum(b.content)
 		r.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum[:]))
 	}

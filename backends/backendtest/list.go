@@ -76,6 +76,8 @@ func (c *client) listAll(t rapid.TB, bucket string, q url.Values, pageSize int) 
 		}
 		if !p.IsTruncated {
 			return all
+		} else if p.NextContinuationToken == q.Get("continuation-token") {
+			t.Fatalf("the page after %q is the one before", p.NextContinuationToken)
 		}
 		q.Set("continuation-token", p.NextContinuationToken)
 	}
@@ -263,6 +265,9 @@ func testListVersions(c *client) {
 		}
 		if !p.IsTruncated {
 			break
+		}
+		if len(got) > 4 || len(p.Versions)+len(p.CommonPrefixes) == 0 {
+			c.Fatalf("the pages do not end: %q, and then %s", got, a.body)
 		}
 		q.Set("key-marker", p.NextKeyMarker)
 		q.Del("version-id-marker")

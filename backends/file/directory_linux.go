@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"net/url"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,6 +69,10 @@ func (s *Store) mark(dir int, t *temp, c conditions) error {
 	old, err := s.markOf(dir)
 	if err != nil {
 		return unchanged("reading the object's ETag", err)
+	} else if old == nil {
+		if err := s.refuseLaterMark(dir); err != nil {
+			return err
+		}
 	}
 	if err := c.judge(old); err != nil {
 		return err
@@ -75,6 +80,19 @@ func (s *Store) mark(dir int, t *temp, c conditions) error {
 	text := t.meta.encode()
 	if err := s.setAttribute(dir, text); err != nil {
 		return s.notMarked(dir, text, err)
+	}
+	return nil
+}
+
+// refuseLaterMark fails where a later version of this program has made an object of the directory: its conditions cannot be judged, and
+// what it has recorded would be lost. What is no record of any version is overwritten.
+func (s *Store) refuseLaterMark(dir int) error {
+	text, err := s.readAttribute(dir)
+	if err != nil {
+		return unchanged("reading the directory's attribute", err)
+	}
+	if q, err := url.ParseQuery(string(text)); err == nil && q.Get("v") != "" && q.Get("v") != metaVersion {
+		return notImplemented("A later version of fenceproxy has recorded this object (version %q of its metadata): this one does not replace it.", q.Get("v"))
 	}
 	return nil
 }

@@ -99,9 +99,10 @@ func TestDirectoryOfLaterVersion(t *testing.T) {
 	if got := b.dirState("d/"); got != "absent" {
 		t.Errorf("it is served: %q", got)
 	}
+	b.wantCode(b.do("PUT", "/bucket/d/", ""), 501, "NotImplemented")
 	b.want(b.do("DELETE", "/bucket/d/key", ""), 204)
-	if _, err := os.Stat(b.path("bucket/d")); err != nil {
-		t.Errorf("it was removed: %v", err)
+	if n, err := unix.Getxattr(b.path("bucket/d"), attribute, nil); err != nil || n != len("v=99&etag=x") {
+		t.Errorf("its attribute has %d bytes, %v", n, err)
 	}
 	b.wantCode(b.do("DELETE", "/bucket", ""), 409, "BucketNotEmpty")
 	var found []Finding

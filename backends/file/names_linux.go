@@ -84,10 +84,31 @@ func parseName(bucket, key string) (name, error) {
 			continue
 		}
 		if err := checkComponent(p); err != nil {
+			if namesNothing(parts) {
+				return name{}, refuse(http.StatusBadRequest, "400", "Bad Request").because("The key leads out of its bucket, or to the bucket itself.")
+			}
 			return name{}, err
 		}
 	}
 	return name{bucket: bucket, dirs: parts[:last], base: parts[last]}, nil
+}
+
+// namesNothing says that a key, taken for a path, leads out of its bucket or to the bucket itself. S3's answer to it has a code of its own, odd as
+// it is.
+func namesNothing(parts []string) bool {
+	depth := 0
+	for _, p := range parts {
+		switch p {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		default:
+			depth++
+		}
+	}
+	return depth == 0
 }
 
 func checkComponent(p string) error {

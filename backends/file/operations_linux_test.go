@@ -124,6 +124,8 @@ func TestMethodsOfTheService(t *testing.T) {
 		}
 	}
 	b.wantCode(b.do("GET", "/?unheard-of", ""), 501, "NotImplemented")
+	b.wantCode(b.do("GET", "/?continuation-token=", ""), 400, "InvalidArgument")
+	b.wantCode(b.do("GET", "/?continuation-token=No+Bucket", ""), 400, "InvalidArgument")
 	b.want(b.do("GET", "/bucket?x-own-mark=1", ""), 200) // S3 only logs it
 	b.wantCode(b.do("PUT", "/bucket?x-own-mark=1", ""), 501, "NotImplemented")
 }

@@ -20,9 +20,9 @@ const (
 
 var postFields = []string{fieldPolicy, fieldAlgorithm, fieldCredential, fieldDate, fieldSignature}
 
-// maxFormAge is how old the signature of a form may be, whatever its policy says: S3 answers "Policy expired" to a page that
-// keeps its form for longer (versitygw holds to the hour as well). One of the future is for the policy to judge.
-const maxFormAge = time.Hour
+// maxFormAge is how old the signature of a form may be, whatever its policy says: as long as the key lives that it was made with ("Deriving
+// the signing key": up to seven days). A younger one is for the policy to judge.
+const maxFormAge = 7 * 24 * time.Hour
 
 // VerifyPost tells who signed the policy of a POST form, and what the policy allows, from the fields of the form, whose names
 // are in lower case. It is for the caller to have [Policy.Check] look at all fields, and to hold the file to [Policy.Length].

@@ -57,7 +57,7 @@ func TestPublishedPostForm(t *testing.T) {
 		{"another signature", "x-amz-signature", flip(postExample["x-amz-signature"]), "SignatureDoesNotMatch", when},
 		{"upper case", "x-amz-signature", strings.ToUpper(postExample["x-amz-signature"]), "SignatureDoesNotMatch", when},
 		{"another day", "x-amz-date", "20151228T235900Z", invalidArgument, when},
-		{"an old form", "key", "user/user1/k", accessDenied, when.Add(time.Hour + time.Second)},
+		{"an old form", "key", "user/user1/k", accessDenied, when.Add(maxFormAge + time.Second)},
 	} {
 		form := maps.Clone(postExample)
 		form[c.field] = c.value

@@ -1,0 +1,115 @@
+package fullflow
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The lists of the tests that are known to fail.
+const (
+	gatewayList = "gateway.txt"
+	pathList    = "gateway-path.txt"
+	fileList    = "file.txt"
+)
+
+// TestGatewayByPath is fenceproxy in front of versitygw, for clients that have a token in their endpoint and do nothing else.
+func TestGatewayByPath(t *testing.T) { flow(t, byPath, pathList) }
+
+// TestGateway is the same for clients that know nothing of it. In the short form what it would show is shown by the two others.
+func TestGateway(t *testing.T) {
+	needFull(t)
+	flow(t, overGateway, gatewayList)
+}
+
+// TestFiles is fenceproxy over the file store.
+func TestFiles(t *testing.T) { flow(t, overFiles, fileList) }
+
+// TestDirect shows what the lists are measured against: versitygw passes its own suite.
+func TestDirect(t *testing.T) {
+	needFull(t)
+	flow(t, func(dir string) (*stand, error) {
+		address, p, err := startGateway(dir)
+		return &stand{"http://" + address, []*process{p}}, err
+	}, "")
+}
+
+// TestFilesOneByOne is TestFiles with a process for each test, so that none sees what another has left.
+func TestFilesOneByOne(t *testing.T) {
+	needFull(t)
+	needGateway(t)
+	s := readSuite(t)
+	expected := readExceptions(t, fileList, s)
+	can := runnable(t)
+	results := map[string]result{}
+	var mu sync.Mutex
+	names := make(chan string)
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for name := range names {
+				r := aloneOverEmpty(t.Context(), overFiles, name)
+				mu.Lock()
+				results[name] = r
+				mu.Unlock()
+			}
+		})
+	}
+	var ran suite
+	for _, name := range s.tests {
+		if can[name] { // the others are in TestFiles
+			ran.tests = append(ran.tests, name)
+			names <- name
+		} else {
+			delete(expected, name)
+		}
+	}
+	close(names)
+	workers.Wait()
+	judge(t, ran, results, expected, nil)
+}
+
+func needFull(t *testing.T) {
+	t.Helper()
+	if !*full {
+		t.Skip("only in the long form, with -full")
+	}
+}
+
+// flow runs the whole suite over a store.
+func flow(t *testing.T, make setup, list string) {
+	t.Helper()
+	needGateway(t)
+	s := readSuite(t)
+	expected := exceptions{}
+	if list != "" {
+		expected = readExceptions(t, list, s)
+	}
+	at, err := make(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := at.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	args, limit := []string{"full-flow", "--parallel"}, 10*time.Minute
+	if *full {
+		args, limit = args[:1], time.Hour // one after the other, it waits three minutes for object locks to end
+	}
+	out, err := runSuite(t.Context(), at.endpoint, limit, args...)
+	if err := errors.Join(err, os.WriteFile(filepath.Join(t.ArtifactDir(), "suite.log"), []byte(out), 0o644)); err != nil {
+		t.Error(err)
+	}
+	can := runnable(t)
+	judge(t, s, s.byTest(parseResults(out), expected), expected, func(name string) result {
+		if !can[name] {
+			return result{said: "it cannot be run alone"}
+		}
+		return aloneOverEmpty(t.Context(), make, name)
+	})
+}
