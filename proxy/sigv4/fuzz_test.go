@@ -68,7 +68,8 @@ func FuzzVerify(f *testing.F) {
 }
 
 // FuzzChunks holds the reader of chunks to a decoder that has the whole body before it, and to the signatures: with bytes of a
-// signed body left out and others put in, it returns whole chunks that were signed, and ends well only if the rest says nothing else.
+// signed body left out and others put in, it returns whole chunks that were signed, and ends well only with all of what was signed. (Blank lines
+// before the signature of a trailer change nothing.)
 func FuzzChunks(f *testing.F) {
 	const crc = "x-amz-checksum-crc32c:sOO8/Q=="
 	for _, wire := range []string{
@@ -123,9 +124,8 @@ func FuzzChunks(f *testing.F) {
 		if err != nil {
 			return
 		}
-		want, trailer, ok = slowDecode(p, changed, b.options())
-		if !ok || !bytes.Equal(want, b.content) || trailer.Get(testTrailer) != b.value || !reflect.DeepEqual(chunks.Trailer(), trailer) {
-			t.Fatalf("it ends well: %q", changed)
+		if got := chunks.Trailer(); !bytes.Equal(content, b.content) || got.Get(testTrailer) != b.value || len(got) > 1 {
+			t.Fatalf("it ends well, with the trailer %q: %q", got, changed)
 		}
 	})
 }
