@@ -96,7 +96,7 @@ func TestPostRefusals(t *testing.T) {
 		{"algorithm", "x-amz-algorithm", "invalid", 400, invalidArgument, "Only AWS4-HMAC-SHA256 is supported", "X-Amz-Algorithm"},
 		{"version 4A", "x-amz-algorithm", algorithmV4A, 400, invalidArgument, "Only AWS4-HMAC-SHA256 is supported", "X-Amz-Algorithm"},
 		{"date", "x-amz-date", "invalid_date", 400, invalidArgument, "X-Amz-Date must be formated via ISO8601 Long format", "X-Amz-Date"},
-		{"an old date", "x-amz-date", "20130523T225959Z", 403, accessDenied, "Invalid according to Policy: Policy expired.", ""},
+		{"an old date", "x-amz-date", "20130516T235959Z", 403, accessDenied, "Invalid according to Policy: Policy expired.", ""},
 		{"credential", "x-amz-credential", "malformed-no-slashes", 400, invalidArgument, badCredential, "x-amz-credential"},
 		{"region", "x-amz-credential", strings.Replace(credential, "east", "west", 1), 400, invalidArgument, `the region "us-west-1" is wrong; expecting "us-east-1"`, "x-amz-credential"},
 		{"service", "x-amz-credential", strings.Replace(credential, "/s3/", "/sns/", 1), 400, invalidArgument, `incorrect service "sns". This endpoint belongs to "s3".`, "x-amz-credential"},
