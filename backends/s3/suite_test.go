@@ -141,6 +141,9 @@ func TestBackend(t *testing.T) {
 	endpoint := versitygw(t)
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
+			if name == "whole" && os.Getenv("FENCEPROXY_LONG") == "" {
+				return // it differs from expiring in where the signature stands, and takes minutes with the race detector
+			}
 			backendtest.Harness{
 				Whole:               form.whole,
 				AllOperations:       true,
