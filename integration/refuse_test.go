@@ -37,7 +37,6 @@ var unsupported = []struct {
 	{"PUT", "/bkt?object-lock", nil},
 	{"PUT", "/bkt/k?unknown", nil},
 	{"PUT", "/bkt/k?unknown=1", nil},
-	{"DELETE", "/bkt/k?versionId=1", nil},
 	{"DELETE", "/bkt?force", nil},
 	{"PUT", "/bkt/k?X-ID=PutObject", nil},
 	{"PUT", "/bkt/k?prefix=x", nil},
@@ -262,7 +261,6 @@ func TestExpectIsAnsweredAtOnceByTheStore(t *testing.T) {
 	for path, lines := range map[string]string{
 		"/missing/k": "X-Fence-Token: 34\r\n",
 		"/bkt/a//b":  "X-Fence-Token: 34\r\n",
-		"/bkt/tags":  "X-Fence-Token: 34\r\nX-Amz-Tagging: a=b\r\n",
 		"/bkt/date":  "If-Unmodified-Since: Mon, 02 Jan 2006 15:04:05 GMT\r\n",
 	} {
 		t.Run(path, func(t *testing.T) {

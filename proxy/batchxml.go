@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -92,7 +93,7 @@ func parseBatch(text []byte) (*batch, error) {
 		return nil, malformedXML("a Delete has %d objects at most; this one has %d", maxBatch, len(read.Objects))
 	}
 	if len(read.Unknown) > 0 {
-		return nil, malformedXML("a Delete has no %s", read.Unknown[0].XMLName.Local)
+		return nil, malformedXML("a Delete has no %.60s", read.Unknown[0].XMLName.Local)
 	}
 	b := &batch{Quiet: read.Quiet}
 	seen := map[batchItem]bool{} // a condition holds for the first of two only
@@ -116,7 +117,7 @@ func malformedXML(format string, args ...any) error {
 // item is what was meant, or what is wrong with it.
 func (r readItem) item() (item batchItem, problem string) {
 	if len(r.Unknown) > 0 {
-		return item, "has a " + r.Unknown[0].XMLName.Local + ", which is not known"
+		return item, fmt.Sprintf("has a %.60s, which is not known", r.Unknown[0].XMLName.Local)
 	}
 	for _, field := range []struct {
 		name string

@@ -290,6 +290,9 @@ func (x *exchange) findTarget() error {
 // findSource refuses a copy that no one store can make. A source that cannot be read is for the store to refuse, in its order and its words.
 func (x *exchange) findSource() error {
 	name, err := copySource(x.r.Header)
+	if err != nil && x.wireLength != 0 {
+		return err // a copy has no body, and nobody is to wait for this one
+	}
 	if err != nil {
 		return nil // an access key with bounds was refused by permitSource
 	}
