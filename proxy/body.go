@@ -46,7 +46,7 @@ func (c *content) deliver(out *http.Request, gate func() error) delivery {
 	if !c.late {
 		out.Body = wholeBody{body, c}
 	}
-	out.Header.Set("X-Amz-Content-Sha256", c.sha256)
+	out.Header.Set(headerContentHash, c.sha256)
 	return body
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,20 +78,11 @@ func FuzzTags(f *testing.F) {
 			t.Fatalf("%q has %d tags, want %d", header, n, len(read.Tags))
 		}
 		for _, tag := range read.Tags {
-			if !contains(tags[tag.Key], tag.Value) {
+			if !slices.Contains(tags[tag.Key], tag.Value) {
 				t.Fatalf("%q lacks %+v", header, tag)
 			}
 		}
 	})
-}
-
-func contains(values []string, v string) bool {
-	for _, other := range values {
-		if other == v {
-			return true
-		}
-	}
-	return false
 }
 
 // FuzzQuery: what is taken out of a query is of the signature or the fence, in whatever spelling, and all else stays, in its order.

@@ -105,6 +105,7 @@ func (x *exchange) abortUpload() error {
 
 func (x *exchange) abortOwn() error {
 	d := new(draft)
+	defer d.release()
 	rec, err := x.attempt(x.detached(), d, ungated{})
 	if err == nil && rec.outcome() == done {
 		x.forgetUpload()

@@ -132,7 +132,7 @@ func isToken(name string) bool {
 
 // unchunkUnverified takes a body out of chunks whose signatures nobody can verify, for there are no access keys.
 func (x *exchange) unchunkUnverified() error {
-	if x.op.way == postsForm || x.op.way == preflight || len(x.r.Header["X-Amz-Content-Sha256"]) == 0 {
+	if x.op.way == postsForm || x.op.way == preflight {
 		return nil
 	}
 	payload, err := sigv4.Unverified(x.r.Header)
