@@ -25,6 +25,7 @@ import (
 // If it dies after, the next run refuses the older writer and finds the grants of this one in the registry.
 type Fence struct {
 	registry Registry
+	shared   bool // others ask the registry, too
 	options  Options
 
 	ctx    context.Context // of everything that runs in the background; ends with Close
@@ -76,6 +77,10 @@ func NewFence(r Registry, o Options) *Fence {
 		f.shards[i].resources = make(map[string]*resource)
 	}
 	f.background(f.sweepUntilClosed)
+	if shared, ok := r.(Shared); ok {
+		f.shared = true
+		shared.OnRevoke(f.yield)
+	}
 	return f
 }
 
@@ -132,17 +137,21 @@ func (f *Fence) Highest(ctx context.Context, resource string) (Entry, error) {
 	sh := f.shard(resource)
 	sh.mu.Lock()
 	res, known := sh.resources[resource]
-	var e Entry
+	var seen Entry
 	if known {
-		e = res.entry()
+		seen = res.entry()
+		known = !f.shared || res.granted(f.registry.Incarnation()) // else another instance may have seen more
 	}
 	sh.mu.Unlock()
 	if known {
-		return e, nil
+		return seen, nil
 	}
 	e, err := f.registry.Lookup(ctx, resource)
 	if err != nil {
 		return Entry{Resource: resource}, f.registryError(err)
+	}
+	if seen.Generation == e.Generation && seen.Token > e.Token {
+		return seen, nil // a raise is under way
 	}
 	return e, nil
 }
@@ -292,7 +301,7 @@ func (f *Fence) registryError(err error) error {
 	var stale *StaleError
 	var conflict *ConflictError
 	switch {
-	case err == nil, errors.As(err, &stale), errors.As(err, &conflict), errors.Is(err, ErrUnavailable):
+	case err == nil, errors.As(err, &stale), errors.As(err, &conflict), refusedByReset(err) != nil, errors.Is(err, ErrUnavailable):
 		return err
 	case f.ctx.Err() != nil:
 		return errClosed

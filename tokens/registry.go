@@ -78,7 +78,9 @@ type Claim struct {
 	// its writes, too (a store in the same process).
 	Settle time.Duration
 
-	generation int64 // of the resource when the claim was first judged
+	// Generation of the resource when the claim was first judged; the Fence sets it. A registry that several instances share refuses
+	// a claim from before a reset with a [*ResetError].
+	Generation int64
 }
 
 // A GrantID names one grant of one registry and is never used twice; 0 names none.
@@ -92,6 +94,23 @@ type Grant struct {
 	Settle      time.Duration // what may be admitted under it settles within this time
 	Incarnation uint64        // of the instance's lease, when the grant was recorded
 	Raised      bool          // the call raised the recorded token; false where it was recorded before
+	Generation  int64         // of the resource, where the registry is a [Shared] one
+}
+
+// A Shared registry is one that several instances ask. It tells when another instance needs a grant back.
+type Shared interface {
+	Registry
+
+	// OnRevoke names who is asked for a grant that has to be given back, before the first Raise. yield returns nil when no write that
+	// was admitted under the grant, or on the resource with a lower token than the revocation's, can take effect any more, and none will be
+	// admitted; the registry then gives the grant back. It is asked again after an error, and may be asked twice.
+	OnRevoke(yield func(context.Context, Revocation) error)
+}
+
+// A Revocation says that a higher token than a grant's has been recorded, or that its resource was reset.
+type Revocation struct {
+	ID    GrantID // as the registry has it on record, whether or not its instance ever heard of it
+	Entry         // what is recorded now
 }
 
 // An Entry is what a registry records of a resource.
@@ -118,9 +137,11 @@ func (e *TooFarError) Error() string {
 
 // A ResetError refuses a write that began before the token of its resource was reset: it belongs to the holders from before.
 type ResetError struct {
-	Resource string
-	Token    Token // the refused one
-	Highest  Token // the highest one seen since
+	Resource   string
+	Token      Token // the refused one
+	Highest    Token // the highest one seen since
+	Holder     string
+	Generation int64 // of the resource now
 }
 
 func (e *ResetError) Error() string {

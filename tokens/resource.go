@@ -22,6 +22,7 @@ type resource struct {
 	raises    map[raiseKey]*raise // under way in the background
 	uploads   map[*Write]struct{} // begun, before the gate
 	resetting bool                // nobody passes, and no raise begins
+	asked     time.Time           // when freshen asked the registry last
 
 	pins    int           // who holds a pointer to this resource; it stays in memory while there is one
 	used    time.Time     // when the last pin was taken away
@@ -100,8 +101,16 @@ func (res *resource) unpin() {
 
 // judge says whether a claim may stand, before any mark moves. What it lets through is judged again at the gate.
 func (f *Fence) judge(ctx context.Context, res *resource, c *Claim) error {
+	err := f.judgeOnce(ctx, res, c)
+	if err != nil && f.freshen(ctx, res) {
+		return f.judgeOnce(ctx, res, c)
+	}
+	return err
+}
+
+func (f *Fence) judgeOnce(ctx context.Context, res *resource, c *Claim) error {
 	res.shard.mu.Lock()
-	c.generation = res.generation
+	c.Generation = res.generation
 	err := res.refuse(*c)
 	tooFar := err == nil && res.tooFar(*c)
 	res.shard.mu.Unlock()
@@ -124,8 +133,8 @@ func (f *Fence) judge(ctx context.Context, res *resource, c *Claim) error {
 
 // refuse returns the refusal that a claim meets here and now, nil if none.
 func (res *resource) refuse(c Claim) error {
-	if c.generation != res.generation {
-		return &ResetError{Resource: res.name, Token: c.Token, Highest: res.mark}
+	if c.Generation != res.generation {
+		return &ResetError{Resource: res.name, Token: c.Token, Highest: res.mark, Holder: res.holder, Generation: res.generation}
 	}
 	if c.Token < res.mark {
 		return res.stale(c)

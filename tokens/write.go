@@ -36,7 +36,7 @@ func (w *Write) Context() context.Context { return w.ctx }
 func (w *Write) Claim() Claim { return w.claim }
 
 // Generation is that of the resource when the write began. The gate lets it pass only as long as it is.
-func (w *Write) Generation() int64 { return w.claim.generation }
+func (w *Write) Generation() int64 { return w.claim.Generation }
 
 // Admit is the gate: when it returns nil the write may take effect, and nobody with a higher token is told yes before it has
 // settled. It must be called when everything that can be checked has been checked, right before the store can act.
@@ -277,6 +277,9 @@ func (f *Fence) raise(res *resource, r *raise) {
 	}
 	r.err = f.registryError(err)
 	delete(res.raises, r.claim.key())
+	if reset := refusedByReset(err); reset != nil {
+		res.learnReset(Entry{Token: reset.Highest, Holder: reset.Holder, Generation: reset.Generation})
+	}
 	res.unpin()
 	close(r.done)
 	res.broadcast()
@@ -311,6 +314,9 @@ func (f *Fence) drain(res *resource, c Claim) error {
 // open. The raise to the higher token replaces it; if there is none, eviction or Close gives it back when nothing is open.
 func (f *Fence) install(res *resource, g Grant) {
 	res.row = max(res.row, g.ID)
+	if f.shared && g.Generation != res.generation {
+		return // reset since; what is recorded now is not what it tells
+	}
 	res.recorded = max(res.recorded, g.Token)
 	if res.mark != g.Token {
 		return

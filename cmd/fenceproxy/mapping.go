@@ -15,7 +15,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
 	"github.com/fenceproxy/fenceproxy/proxy/rules"
-	"github.com/fenceproxy/fenceproxy/tokens/sqlite"
+	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
 // Tokens are recorded by the names of resources. Where a key leads to another resource than before, its token is forgotten, and the
@@ -44,12 +44,12 @@ func (r mappingRule) String() string {
 }
 
 // mappingsOf are the mappings of a configuration, in the order of its entries.
-func mappingsOf(c *config) ([]sqlite.Mapping, error) {
+func mappingsOf(c *config) ([]tokens.Mapping, error) {
 	stores := map[string]string{}
 	for _, b := range c.Backends {
 		stores[b.Name] = storeOf(b)
 	}
-	var all []sqlite.Mapping
+	var all []tokens.Mapping
 	for _, m := range c.Rules.Mappings() {
 		e := entryMapping{Backend: m.Backend, Store: stores[m.Backend]}
 		for _, r := range m.Rules {
@@ -64,7 +64,7 @@ func mappingsOf(c *config) ([]sqlite.Mapping, error) {
 			return nil, err
 		}
 		sum := sha256.Sum256(text)
-		all = append(all, sqlite.Mapping{Name: m.Name, Digest: hex.EncodeToString(sum[:]), Text: string(text)})
+		all = append(all, tokens.Mapping{Name: m.Name, Digest: hex.EncodeToString(sum[:]), Text: string(text)})
 	}
 	return all, nil
 }
@@ -84,11 +84,11 @@ func storeOf(b backendConfig) string {
 
 // A mappingList is a list of mappings with their names compiled.
 type mappingList struct {
-	entries []sqlite.Mapping
+	entries []tokens.Mapping
 	names   *rules.Names
 }
 
-func newMappingList(entries []sqlite.Mapping) (mappingList, error) {
+func newMappingList(entries []tokens.Mapping) (mappingList, error) {
 	texts := make([]string, len(entries))
 	for i, m := range entries {
 		texts[i] = m.Name
@@ -98,17 +98,17 @@ func newMappingList(entries []sqlite.Mapping) (mappingList, error) {
 }
 
 // of is the mapping of a bucket. It is false where no entry matches.
-func (l mappingList) of(bucket string) (sqlite.Mapping, bool) {
+func (l mappingList) of(bucket string) (tokens.Mapping, bool) {
 	i := l.names.First(bucket)
 	if i < 0 {
-		return sqlite.Mapping{}, false
+		return tokens.Mapping{}, false
 	}
 	return l.entries[i], true
 }
 
 // behind is l with those of older behind it that still serve a bucket: no entry of l matches it, and it must not come back with another
 // mapping.
-func (l mappingList) behind(older mappingList) ([]sqlite.Mapping, error) {
+func (l mappingList) behind(older mappingList) ([]tokens.Mapping, error) {
 	both, err := newMappingList(slices.Concat(l.entries, older.entries))
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (l mappingList) behind(older mappingList) ([]sqlite.Mapping, error) {
 
 // A mappingChange says that some bucket is mapped otherwise than before.
 type mappingChange struct {
-	was, is sqlite.Mapping
+	was, is tokens.Mapping
 	bucket  string // one of them, "" where none was found
 }
 
@@ -190,7 +190,7 @@ func (s *state) checkMapping(ctx context.Context, c *config, remap bool, log *sl
 	if err != nil {
 		return err
 	}
-	recorded, err := s.registry.Mappings(ctx)
+	recorded, version, err := s.registry.Mappings(ctx)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,9 @@ func (s *state) checkMapping(ctx context.Context, c *config, remap bool, log *sl
 	if err != nil {
 		return fmt.Errorf("the mappings on record in the token registry: %w", err)
 	}
-	if changes := was.changes(now); len(changes) > 0 {
+	s.mapping = version
+	changes := was.changes(now)
+	if len(changes) > 0 {
 		if err := s.remap(ctx, was, now, changes, remap, log); err != nil {
 			return err
 		}
@@ -211,7 +213,8 @@ func (s *state) checkMapping(ctx context.Context, c *config, remap bool, log *sl
 	if err != nil || slices.Equal(all, recorded) {
 		return err
 	}
-	return s.registry.RecordMappings(ctx, all)
+	s.mapping, err = s.registry.RecordMappings(ctx, all, version, len(changes) > 0)
+	return err
 }
 
 func (s *state) remap(ctx context.Context, was, now mappingList, changes []mappingChange, meant bool, log *slog.Logger) error {

@@ -54,7 +54,7 @@ func raiseAll(cmd *cobra.Command, c *config, by tokens.Token) (err error) {
 	switch repair, err := s.registry.Repair(cmd.Context()); {
 	case err != nil:
 		return err
-	case repair == sqlite.RepairNew || repair == sqlite.RepairKnown:
+	case repair == tokens.RepairNew || repair == tokens.RepairKnown:
 		return errors.New("a rebuild of the token registry has not come to its end, and no margin helps where tokens are missing: run `fenceproxy rebuild` first. Nothing was raised")
 	}
 	id := s.registry.Start().ID
@@ -79,12 +79,13 @@ func (s *state) openRegistryAlone(ctx context.Context, c *config, log *slog.Logg
 	if s.lock, err = sqlite.Lock(c.Data, "fenceproxy raise"); err != nil {
 		return offline(err)
 	}
-	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{})
+	registry, err := sqlite.Open(ctx, s.lock, sqlite.Options{})
 	if errors.Is(err, sqlitedb.ErrMissing) {
 		return fmt.Errorf("%w; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects", err)
 	} else if err != nil {
 		return err
 	}
+	s.registry = registry
 	s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log})
 	return err
 }

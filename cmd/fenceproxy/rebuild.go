@@ -14,7 +14,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/proxy"
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
-	"github.com/fenceproxy/fenceproxy/tokens/sqlite"
+	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/spf13/cobra"
 )
 
@@ -153,7 +153,7 @@ func (r *rebuilder) conclude(ctx context.Context, cmd *cobra.Command, total buck
 	case total.Failures > 0 && !r.acceptFailures:
 		return fmt.Errorf("%d objects or lists could not be read, so tokens may be missing: see the warnings, and run the rebuild again. If they can never be read, --accept-failures gives them up", total.Failures)
 	}
-	if err := r.registry.SetRepair(ctx, sqlite.RepairMargin); err != nil {
+	if err := r.registry.SetRepair(ctx, tokens.RepairMargin); err != nil {
 		return err
 	}
 	cmd.PrintErrln("These tokens are lower bounds: deleted objects carry none, and uploads in parts that of their beginning. A resource without an\n" +
@@ -180,7 +180,7 @@ type rebuilder struct {
 // begin opens everything. A registry that has no token yet is a new one, as after a rebuild that was killed early.
 func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	f.newRegistry = true
-	r.repair = sqlite.RepairNew // from its first moment on
+	r.repair = tokens.RepairNew // from its first moment on
 	if err := r.open(ctx, r.config, f, r.log, "fenceproxy rebuild"); err != nil {
 		return offline(err)
 	}
@@ -195,10 +195,10 @@ func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	if err != nil {
 		return err
 	}
-	r.fresh = len(some) == 0 || before == sqlite.RepairNew
-	under := sqlite.RepairKnown
+	r.fresh = len(some) == 0 || before == tokens.RepairNew
+	under := tokens.RepairKnown
 	if r.fresh {
-		under = sqlite.RepairNew
+		under = tokens.RepairNew
 	}
 	if err := r.registry.SetRepair(ctx, under); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (r *rebuilder) page(ctx context.Context, w *walker, n *bucketCount, keys []
 		}
 		return false
 	})
-	marks := map[string]sqlite.Mark{}
+	marks := map[string]tokens.Mark{}
 	w.stamps(ctx, n.Bucket, keys, func(key, text string, err error) {
 		switch {
 		case ctx.Err() != nil:
@@ -285,7 +285,7 @@ func (r *rebuilder) page(ctx context.Context, w *walker, n *bucketCount, keys []
 		default:
 			if m := r.judge(ctx, n, resources[key], text); m.Token > 0 {
 				old := marks[resources[key]]
-				marks[resources[key]] = sqlite.Mark{Token: max(m.Token, old.Token), Generation: max(m.Generation, old.Generation)}
+				marks[resources[key]] = tokens.Mark{Token: max(m.Token, old.Token), Generation: max(m.Generation, old.Generation)}
 			}
 		}
 		n.Objects++
@@ -301,7 +301,7 @@ func (r *rebuilder) page(ctx context.Context, w *walker, n *bucketCount, keys []
 
 // judge is what a stamp tells of a resource; the zero Mark if it tells nothing. In a registry that is being filled for the first time, a token from
 // before a reset counts as any other: that may be too high, and is never too low.
-func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text string) sqlite.Mark {
+func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text string) tokens.Mark {
 	s, ok := proxy.ParseStamp(text)
 	switch {
 	case !ok:
@@ -315,9 +315,9 @@ func (r *rebuilder) judge(ctx context.Context, n *bucketCount, resource, text st
 		n.Stamps++
 	default:
 		n.Stamps++
-		return sqlite.Mark{Token: s.Token, Generation: s.Generation}
+		return tokens.Mark{Token: s.Token, Generation: s.Generation}
 	}
-	return sqlite.Mark{}
+	return tokens.Mark{}
 }
 
 // outdated says that a stamp is from before a reset that the registry knows of. Where it is being filled for the first time, generations of other

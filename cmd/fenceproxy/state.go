@@ -27,12 +27,13 @@ type state struct {
 	lock     *sqlite.DirLock
 	stores   map[string]*file.Store
 	remote   []*s3.Store
-	registry *sqlite.Registry
+	registry tokens.Maintained
 	audit    *audit.Log
 	fence    *tokens.Fence
 	backends map[string]proxy.Backend
 	spool    string        // directory
-	repair   sqlite.Repair // of a registry that is made now
+	repair   tokens.Repair // of a registry that is made now
+	mapping  int64         // version of the mappings on record that the configuration was held against
 }
 
 func newState() *state {
@@ -68,6 +69,9 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 		return nil, err
 	}
 	if err := s.holdForOthers(ctx, log); err != nil {
+		return nil, err
+	}
+	if err := s.registry.Begin(ctx, s.mapping); err != nil {
 		return nil, err
 	}
 	s.fence = tokens.NewFence(s.registry, tokens.Options{RaiseWait: c.RaiseWait, Raised: func(c tokens.Claim) {
@@ -157,7 +161,10 @@ func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error
 	if err != nil {
 		return err
 	}
-	s.registry, err = sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != "", Repair: s.repair})
+	registry, err := sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != "", Repair: s.repair})
+	if err == nil {
+		s.registry = registry
+	}
 	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
 		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
 			"Restore %s, or name the directory it is in with `data:`; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects, "+
@@ -218,10 +225,10 @@ func (s *state) refuseHalfRebuilt(ctx context.Context) error {
 	switch state, err := s.registry.Repair(ctx); {
 	case err != nil:
 		return err
-	case state == sqlite.RepairMargin:
+	case state == tokens.RepairMargin:
 		return errors.New("the token registry was rebuilt from the stamps of objects, and its tokens are lower bounds: run `fenceproxy raise --all-by N` first, " +
 			"with N larger than the number of tokens that were handed out for any one resource since its last object was written")
-	case state != sqlite.RepairNone:
+	case state != tokens.RepairNone:
 		return errors.New("a rebuild of the token registry has not come to its end, and tokens are missing: run `fenceproxy rebuild` again, and then `fenceproxy raise --all-by N`; or restore the registry from a backup, and raise it then")
 	}
 	return nil

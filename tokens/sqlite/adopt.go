@@ -14,15 +14,14 @@ import (
 // registryID is the form of a registry's id: [rand.Text], which may grow longer.
 var registryID = regexp.MustCompile(`^[A-Z2-7]{26,40}$`)
 
-// Adopted returns the ids of the other registries whose stamps count as this one's.
+// Adopted implements [tokens.Maintained].
 func (r *Registry) Adopted() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.adopted)
 }
 
-// Adopt lets the stamps of another registry count as this one's from now on, for ever: that one is gone, and this one has taken its
-// place. To adopt one twice, or itself, is no error and changes nothing.
+// Adopt implements [tokens.Maintained].
 func (r *Registry) Adopt(ctx context.Context, id string) error {
 	if !registryID.MatchString(id) {
 		return fmt.Errorf("%q is not the id of a token registry: it has 26 to 40 characters, A to Z and 2 to 7", id)
@@ -45,7 +44,7 @@ func (r *Registry) Adopt(ctx context.Context, id string) error {
 	return nil
 }
 
-// LastAdopted is when a registry was adopted last, or replaced by this one; the zero time if none ever was.
+// LastAdopted implements [tokens.Maintained].
 func (r *Registry) LastAdopted(ctx context.Context) (t time.Time, err error) {
 	var ms sql.NullInt64
 	if err := r.db.Reader().QueryRowContext(ctx, "SELECT max(adopted_at) FROM adopted").Scan(&ms); err != nil || !ms.Valid {
@@ -54,8 +53,7 @@ func (r *Registry) LastAdopted(ctx context.Context) (t time.Time, err error) {
 	return time.UnixMilli(ms.Int64), nil
 }
 
-// Hold lets no raise on a store with a settle time return before then: writes that another registry has let through may still take effect, and
-// this one knows nothing of them. Call it before the first raise.
+// Hold implements [tokens.Maintained].
 func (r *Registry) Hold(until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,13 +14,13 @@ func TestRepair(t *testing.T) {
 	dir := t.TempDir()
 	raise := func(by tokens.Token) func(t *testing.T, r run) {
 		return func(t *testing.T, r run) {
-			var over *OverflowError
+			var over *tokens.OverflowError
 			if _, err := r.RaiseAll(t.Context(), by); err != nil && !errors.As(err, &over) {
 				t.Error(err)
 			}
 		}
 	}
-	set := func(state Repair) func(t *testing.T, r run) {
+	set := func(state tokens.Repair) func(t *testing.T, r run) {
 		return func(t *testing.T, r run) {
 			if err := r.SetRepair(t.Context(), state); err != nil {
 				t.Error(err)
@@ -29,21 +29,21 @@ func TestRepair(t *testing.T) {
 	}
 	for i, step := range []struct {
 		do   func(t *testing.T, r run)
-		want Repair
+		want tokens.Repair
 	}{
-		{func(t *testing.T, r run) { r.mustRaise(t, tokens.Claim{Resource: "b/a", Token: 34}) }, RepairNone},
-		{raise(1), RepairNone},
-		{set(RepairNew), RepairNew},
-		{raise(1), RepairNew}, // tokens are missing, and a margin on the others is none for them
-		{set(RepairKnown), RepairKnown},
-		{raise(1), RepairKnown},
-		{set(RepairMargin), RepairMargin},
-		{raise(tokens.Max), RepairMargin}, // it was refused
-		{set(RepairMargin), RepairMargin},
-		{raise(1), RepairNone},
-		{raise(1), RepairNone},
-		{set(RepairNew), RepairNew},
-		{set(RepairNone), RepairNone},
+		{func(t *testing.T, r run) { r.mustRaise(t, tokens.Claim{Resource: "b/a", Token: 34}) }, tokens.RepairNone},
+		{raise(1), tokens.RepairNone},
+		{set(tokens.RepairNew), tokens.RepairNew},
+		{raise(1), tokens.RepairNew}, // tokens are missing, and a margin on the others is none for them
+		{set(tokens.RepairKnown), tokens.RepairKnown},
+		{raise(1), tokens.RepairKnown},
+		{set(tokens.RepairMargin), tokens.RepairMargin},
+		{raise(tokens.Max), tokens.RepairMargin}, // it was refused
+		{set(tokens.RepairMargin), tokens.RepairMargin},
+		{raise(1), tokens.RepairNone},
+		{raise(1), tokens.RepairNone},
+		{set(tokens.RepairNew), tokens.RepairNew},
+		{set(tokens.RepairNone), tokens.RepairNone},
 	} {
 		r := open(t, dir)
 		step.do(t, r)
@@ -66,13 +66,13 @@ func TestRepair(t *testing.T) {
 func TestMarginOfNothing(t *testing.T) {
 	r := open(t, t.TempDir())
 	defer r.Close()
-	if err := r.SetRepair(t.Context(), RepairMargin); err != nil {
+	if err := r.SetRepair(t.Context(), tokens.RepairMargin); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := r.RaiseAll(t.Context(), 1); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	if got, err := r.Repair(t.Context()); got != RepairNone || err != nil {
+	if got, err := r.Repair(t.Context()); got != tokens.RepairNone || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -113,7 +113,7 @@ func TestReplaces(t *testing.T) {
 // TestRepairFromTheBeginning: that a new registry is to be filled is recorded with its making, and says nothing of one that is there.
 func TestRepairFromTheBeginning(t *testing.T) {
 	dir := t.TempDir()
-	for _, o := range []Options{{Create: true, Repair: RepairNew}, {}, {Create: true, Repair: RepairKnown}} {
+	for _, o := range []Options{{Create: true, Repair: tokens.RepairNew}, {}, {Create: true, Repair: tokens.RepairKnown}} {
 		lock, err := Lock(dir, "a test")
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +122,7 @@ func TestRepairFromTheBeginning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := r.Repair(t.Context()); got != RepairNew || err != nil {
+		if got, err := r.Repair(t.Context()); got != tokens.RepairNew || err != nil {
 			t.Errorf("%+v: %q, %v", o, got, err)
 		}
 		if err := errors.Join(r.Close(), lock.Release()); err != nil {

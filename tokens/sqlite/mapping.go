@@ -8,16 +8,8 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
-// A Mapping says what leads the keys of some buckets to their resources. Tokens are recorded by the names of resources: under
-// another mapping they would not be found again. The registry keeps mappings in their order and does not look into them.
-type Mapping struct {
-	Name   string // a pattern for names of buckets; the first one that matches counts
-	Digest string // of Text
-	Text   string
-}
-
-// Mappings returns the mappings on record, none if there never were any.
-func (r *Registry) Mappings(ctx context.Context) (all []Mapping, err error) {
+// Mappings implements [tokens.Maintained]. The version is 0: there is nobody else.
+func (r *Registry) Mappings(ctx context.Context) (all []tokens.Mapping, version int64, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w: look up the mappings: %w", tokens.ErrUnavailable, err)
@@ -25,22 +17,22 @@ func (r *Registry) Mappings(ctx context.Context) (all []Mapping, err error) {
 	}()
 	rows, err := r.db.Reader().QueryContext(ctx, "SELECT name, digest, text FROM mappings ORDER BY position")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var m Mapping
+		var m tokens.Mapping
 		if err := rows.Scan(&m.Name, &m.Digest, &m.Text); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		all = append(all, m)
 	}
-	return all, rows.Err()
+	return all, 0, rows.Err()
 }
 
-// RecordMappings puts these mappings in the place of those on record, in one step.
-func (r *Registry) RecordMappings(ctx context.Context, all []Mapping) error {
-	return r.write(ctx, func(tx *sqlitedb.Tx) error {
+// RecordMappings implements [tokens.Maintained].
+func (r *Registry) RecordMappings(ctx context.Context, all []tokens.Mapping, _ int64, _ bool) (int64, error) {
+	return 0, r.write(ctx, func(tx *sqlitedb.Tx) error {
 		if _, err := tx.Exec("DELETE FROM mappings"); err != nil {
 			return err
 		}
@@ -53,7 +45,7 @@ func (r *Registry) RecordMappings(ctx context.Context, all []Mapping) error {
 	})
 }
 
-// Count says how many resources are recorded whose names begin with prefix.
+// Count implements [tokens.Maintained].
 func (r *Registry) Count(ctx context.Context, prefix string) (n int64, err error) {
 	query, args := "SELECT count(*) FROM fences WHERE resource >= ?", []any{prefix}
 	if end := behind(prefix); end != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
-// Raise implements [tokens.Registry]. Raises that wait at the same time share one transaction and one sync of the disk.
+// Raise implements [Registry]. Raises that wait at the same time share one transaction and one sync of the disk.
 //
 // If we crash before the commit, nothing is recorded and nobody was told. If we crash after it, the next run refuses lower
 // tokens, and waits for this run's grant before it raises above it.
@@ -101,7 +101,7 @@ func (r *Registry) recordGrant(tx *sqlitedb.Tx, resource string, g *tokens.Grant
 	return err
 }
 
-// GiveBack implements [tokens.Registry].
+// GiveBack implements [Registry].
 func (r *Registry) GiveBack(ctx context.Context, ids ...tokens.GrantID) error {
 	return r.write(ctx, func(tx *sqlitedb.Tx) error {
 		for _, id := range ids {
@@ -113,7 +113,7 @@ func (r *Registry) GiveBack(ctx context.Context, ids ...tokens.GrantID) error {
 	})
 }
 
-// TouchUpload implements [tokens.Registry]. Parts come by the thousand with one token: only a higher one is written.
+// TouchUpload implements [Registry]. Parts come by the thousand with one token: only a higher one is written.
 func (r *Registry) TouchUpload(ctx context.Context, upload string, t tokens.Token) error {
 	if known, err := r.UploadToken(ctx, upload); err != nil || known >= t {
 		return err
@@ -125,7 +125,7 @@ ON CONFLICT (upload) DO UPDATE SET token = max(token, excluded.token)`, upload, 
 	})
 }
 
-// UploadToken implements [tokens.Registry].
+// UploadToken implements [Registry].
 func (r *Registry) UploadToken(ctx context.Context, upload string) (t tokens.Token, err error) {
 	err = r.db.Reader().QueryRowContext(ctx, "SELECT token FROM uploads WHERE upload = ?", upload).Scan((*int64)(&t))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -134,7 +134,7 @@ func (r *Registry) UploadToken(ctx context.Context, upload string) (t tokens.Tok
 	return t, nil
 }
 
-// ForgetUpload implements [tokens.Registry].
+// ForgetUpload implements [Registry].
 func (r *Registry) ForgetUpload(ctx context.Context, upload string) error {
 	return r.write(ctx, func(tx *sqlitedb.Tx) error {
 		_, err := tx.Exec("DELETE FROM uploads WHERE upload = ?", upload)
@@ -142,7 +142,7 @@ func (r *Registry) ForgetUpload(ctx context.Context, upload string) error {
 	})
 }
 
-// Reset implements [tokens.Registry].
+// Reset implements [Registry].
 func (r *Registry) Reset(ctx context.Context, resource string, t tokens.Token) (tokens.Entry, error) {
 	if err := r.waitSettled(ctx, resource, func(tokens.Token) bool { return true }); err != nil {
 		return tokens.Entry{}, err
@@ -168,7 +168,7 @@ func (r *Registry) Reset(ctx context.Context, resource string, t tokens.Token) (
 
 const columns = "resource, generation, token, holder, access_key, raised_at"
 
-// Lookup implements [tokens.Registry].
+// Lookup implements [Registry].
 func (r *Registry) Lookup(ctx context.Context, resource string) (tokens.Entry, error) {
 	e, err := entry(func(query string, args ...any) *sql.Row {
 		return r.db.Reader().QueryRowContext(ctx, query, args...)
@@ -179,7 +179,7 @@ func (r *Registry) Lookup(ctx context.Context, resource string) (tokens.Entry, e
 	return e, nil
 }
 
-// List implements [tokens.Registry].
+// List implements [Registry].
 func (r *Registry) List(ctx context.Context, prefix, after string, limit int) (_ []tokens.Entry, err error) {
 	defer func() {
 		if err != nil {

@@ -104,7 +104,7 @@ func TestUpgradeFromVersion1(t *testing.T) {
 	defer fresh.Close()
 	for range 2 { // the second time it is of the new version
 		r := open(t, dir)
-		if s := r.Start(); s.ID != oldID || s.Created || s.Run < 8 || len(s.Inherited) != 1 || s.Inherited[0] != (InheritedGrant{"b/a", 34, time.Hour}) {
+		if s := r.Start(); s.ID != oldID || s.Created || s.Run < 8 || len(s.Inherited) != 1 || s.Inherited[0] != (tokens.InheritedGrant{Resource: "b/a", Token: 34, Settle: time.Hour}) {
 			t.Errorf("it began as %+v", s)
 		}
 		e, err := r.Lookup(t.Context(), "b/a")
@@ -115,7 +115,7 @@ func TestUpgradeFromVersion1(t *testing.T) {
 		if token, err := r.UploadToken(t.Context(), "b/a?uploadId=x"); token != 33 || err != nil {
 			t.Errorf("the upload has token %d, %v", token, err)
 		}
-		if m, err := r.Mappings(t.Context()); len(m) != 0 || err != nil {
+		if m, _, err := r.Mappings(t.Context()); len(m) != 0 || err != nil {
 			t.Errorf("mappings %v, %v", m, err)
 		}
 		if diff := cmp.Diff(tables(t, fresh), tables(t, r)); diff != "" {
@@ -151,20 +151,20 @@ func TestANewerVersionIsRefused(t *testing.T) {
 
 func TestMappings(t *testing.T) {
 	dir := t.TempDir()
-	for _, want := range [][]Mapping{
-		{{"logs-*", "d1", "first"}, {"*", "d2", "second"}},
-		{{"*", "d3", "it's all"}},
-		{{"c", "d1", ""}, {"b", "d1", ""}, {"a", "d1", ""}},
+	for _, want := range [][]tokens.Mapping{
+		{{Name: "logs-*", Digest: "d1", Text: "first"}, {Name: "*", Digest: "d2", Text: "second"}},
+		{{Name: "*", Digest: "d3", Text: "it's all"}},
+		{{Name: "c", Digest: "d1", Text: ""}, {Name: "b", Digest: "d1", Text: ""}, {Name: "a", Digest: "d1", Text: ""}},
 	} {
 		r := open(t, dir)
-		if err := r.RecordMappings(t.Context(), want); err != nil {
+		if _, err := r.RecordMappings(t.Context(), want, 0, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
 		r = open(t, dir)
-		if got, err := r.Mappings(t.Context()); err != nil || !slices.Equal(got, want) {
+		if got, _, err := r.Mappings(t.Context()); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%v, %v; want %v", got, err, want)
 		}
 		if err := r.Close(); err != nil {
@@ -238,8 +238,8 @@ func TestRaiseAll(t *testing.T) {
 	r := open(t, dir)
 	defer r.Close()
 	n, err := r.RaiseAll(t.Context(), 11)
-	var over *OverflowError
-	if !errors.As(err, &over) || *over != (OverflowError{"b/b", tokens.Max - 10, 11}) || n != 0 {
+	var over *tokens.OverflowError
+	if !errors.As(err, &over) || *over != (tokens.OverflowError{Resource: "b/b", Token: tokens.Max - 10, By: 11}) || n != 0 {
 		t.Errorf("%d, %v; want it refused for b/b", n, err)
 	}
 	if n, err := r.RaiseAll(t.Context(), 0); err == nil {
@@ -279,12 +279,12 @@ func TestRaiseTo(t *testing.T) {
 	}
 	at := time.Now().Add(-time.Minute)
 	for _, step := range []struct {
-		marks map[string]Mark
+		marks map[string]tokens.Mark
 		want  int64
 	}{
-		{map[string]Mark{"b/above": {34, 2}, "b/equal": {34, 0}, "b/below": {34, 0}, "b/reset": {34, 0}, "b/new": {34, 0}}, 3},
-		{map[string]Mark{"b/new": {36, 1}, "b/newer": {36, 0}}, 1},
-		{map[string]Mark{"b/new": {35, 3}, "b/newer": {36, 0}, "b/equal": {34, 1}}, 0},
+		{map[string]tokens.Mark{"b/above": {Token: 34, Generation: 2}, "b/equal": {Token: 34, Generation: 0}, "b/below": {Token: 34, Generation: 0}, "b/reset": {Token: 34, Generation: 0}, "b/new": {Token: 34, Generation: 0}}, 3},
+		{map[string]tokens.Mark{"b/new": {Token: 36, Generation: 1}, "b/newer": {Token: 36, Generation: 0}}, 1},
+		{map[string]tokens.Mark{"b/new": {Token: 35, Generation: 3}, "b/newer": {Token: 36, Generation: 0}, "b/equal": {Token: 34, Generation: 1}}, 0},
 		{nil, 0},
 	} {
 		if n, err := r.RaiseTo(t.Context(), step.marks, at); n != step.want || err != nil {

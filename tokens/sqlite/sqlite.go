@@ -89,15 +89,15 @@ type Options struct {
 	Replaces bool
 
 	// Repair is how far the rebuild has come that creates it: see [Registry.SetRepair].
-	Repair Repair
+	Repair tokens.Repair
 }
 
-// A Registry is one run over one file. It implements [tokens.Registry].
+// A Registry is one run over one file. It implements [Registry].
 type Registry struct {
 	db    *sqlitedb.DB
 	id    string
 	run   int64
-	start Start
+	start tokens.Start
 
 	ctx    context.Context // of the goroutine that removes settled grants
 	cancel context.CancelFunc
@@ -115,22 +115,6 @@ type inherited struct {
 	id      tokens.GrantID
 	token   tokens.Token
 	settled time.Time // its writes take effect before this moment or never
-}
-
-// Start tells what a run found when it began.
-type Start struct {
-	ID        string // of the registry
-	Run       int64
-	Created   bool             // the registry is new
-	Unclean   bool             // the run before did not stop by itself
-	Inherited []InheritedGrant // may still have writes under way
-}
-
-// An InheritedGrant is told to the operator: until Settle is over, a raise above Token waits.
-type InheritedGrant struct {
-	Resource string
-	Token    tokens.Token
-	Settle   time.Duration
 }
 
 // Open begins a run over the registry in a locked data directory. Its errors are those of [sqlitedb.Open]. The lock has to be held until
@@ -203,7 +187,7 @@ func (r *Registry) identify(tx *sqlitedb.Tx, gotLock time.Time, o Options) error
 	if err == nil && o.Replaces {
 		_, err = tx.Exec("INSERT INTO adopted (id, adopted_at) VALUES ('', ?)", gotLock.UnixMilli())
 	}
-	if err == nil && o.Repair != RepairNone {
+	if err == nil && o.Repair != tokens.RepairNone {
 		_, err = tx.Exec("INSERT INTO repair (state) VALUES (?)", string(o.Repair))
 	}
 	return err
@@ -227,13 +211,16 @@ func (r *Registry) inherit(tx *sqlitedb.Tx, gotLock time.Time) error {
 		settle := time.Duration(ms) * time.Millisecond
 		g.settled = gotLock.Add(settle)
 		r.inherited[resource] = append(r.inherited[resource], g)
-		r.start.Inherited = append(r.start.Inherited, InheritedGrant{resource, g.token, settle})
+		r.start.Inherited = append(r.start.Inherited, tokens.InheritedGrant{Resource: resource, Token: g.token, Settle: settle})
 	}
 	return rows.Err()
 }
 
 // Start tells what this run found when it began.
-func (r *Registry) Start() Start { return r.start }
+func (r *Registry) Start() tokens.Start { return r.start }
+
+// Begin implements [tokens.Maintained]: the lock on the directory is the right.
+func (r *Registry) Begin(context.Context, int64) error { return nil }
 
 // Incarnation is the number of the run: a process has its lease, the lock on the directory, until it ends.
 func (r *Registry) Incarnation() uint64 { return uint64(r.run) }

@@ -80,7 +80,7 @@ func TestStartTellsHowTheLastRunEnded(t *testing.T) {
 	}
 	second := open(t, dir)
 	if s := second.Start(); s.Created || !s.Unclean || s.Run != 2 || s.ID != first.Start().ID ||
-		len(s.Inherited) != 1 || s.Inherited[0] != (InheritedGrant{"b/a", 34, time.Hour}) {
+		len(s.Inherited) != 1 || s.Inherited[0] != (tokens.InheritedGrant{Resource: "b/a", Token: 34, Settle: time.Hour}) {
 		t.Errorf("second: %+v", s)
 	}
 	if err := second.Close(); err != nil {
