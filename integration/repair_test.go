@@ -250,7 +250,7 @@ func TestRemap(t *testing.T) {
 // TestRemapWaits for what a killed run may still have under way, by names that no raise looks at any more.
 func TestRemapWaits(t *testing.T) {
 	t.Parallel()
-	p := startBeforeQuickGateway(t)
+	p := startBeforeGateway(t) // what it settles in outlasts the start that is refused
 	p.put(t, "/s3-bkt/jobs/7/a", 34, "of 34").want(t, 200)
 	config := mustRead(t, p.config)
 	p.kill()
