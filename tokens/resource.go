@@ -22,6 +22,7 @@ type resource struct {
 	raises    map[raiseKey]*raise // under way in the background
 	uploads   map[*Write]struct{} // begun, before the gate
 	resetting bool                // nobody passes, and no raise begins
+	doubt     uint64              // incarnation in which a raise failed that may be recorded yet; 0 if none did
 	asked     time.Time           // when freshen asked the registry last
 
 	pins    int           // who holds a pointer to this resource; it stays in memory while there is one
@@ -124,7 +125,9 @@ func (f *Fence) judgeOnce(ctx context.Context, res *resource, c *Claim) error {
 	}
 	res.shard.mu.Lock()
 	defer res.shard.mu.Unlock()
-	res.recorded = max(res.recorded, e.Token)
+	if e.Generation == res.generation || !f.shared {
+		res.recorded = max(res.recorded, e.Token)
+	}
 	if res.tooFar(*c) {
 		return res.tooFarError(*c)
 	}
@@ -264,7 +267,7 @@ func (f *Fence) sweep(sh *shard, since time.Time) {
 	sh.mu.Lock()
 	for _, res := range sh.resources {
 		if res.used.Before(since) {
-			ids = sh.evict(res, ids)
+			ids = f.evict(res, ids)
 		}
 	}
 	sh.mu.Unlock()
@@ -282,7 +285,7 @@ func (f *Fence) makeRoom(sh *shard, newest *resource) {
 		}
 		tries--
 		if res != newest {
-			ids = sh.evict(res, ids)
+			ids = f.evict(res, ids)
 		}
 	}
 	f.giveBack(ids...)
@@ -290,15 +293,28 @@ func (f *Fence) makeRoom(sh *shard, newest *resource) {
 
 // evict takes a resource out of memory unless somebody still holds it: a write, a raise or a client that waits would go on with
 // a resource that the next write cannot see. It appends the grant to give back to ids. Called with the shard's lock held.
-func (sh *shard) evict(res *resource, ids []GrantID) []GrantID {
+func (f *Fence) evict(res *resource, ids []GrantID) []GrantID {
 	if res.pins > 0 {
 		return ids
 	}
-	delete(sh.resources, res.name)
+	if f.unrecorded(res) {
+		return ids
+	}
+	delete(res.shard.resources, res.name)
 	if res.row != 0 {
 		ids = append(ids, res.row)
 	}
 	return ids
+}
+
+// unrecorded says whether a raise to the mark may be recorded yet, although its call has failed. If memory forgot the mark, an older write could
+// pass, and the late record would take the place of its grant: nobody would wait for it.
+func (f *Fence) unrecorded(res *resource) bool {
+	if res.doubt == 0 || res.mark <= res.recorded {
+		return false
+	}
+	now := f.registry.Incarnation()
+	return now == 0 || now == res.doubt // what belongs to an incarnation that has ended cannot be recorded any more
 }
 
 // giveBack tells the registry in the background that nothing is open under these grants. If it fails they stay, and cost

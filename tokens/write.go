@@ -259,7 +259,7 @@ func (f *Fence) startRaise(res *resource, c Claim) *raise {
 func (f *Fence) raise(res *resource, r *raise) {
 	drained := f.drain(res, r.claim)
 	var g Grant
-	err := drained
+	err, incarnation := drained, f.registry.Incarnation()
 	if drained == nil {
 		g, err = f.registry.Raise(f.ctx, r.claim)
 	}
@@ -274,6 +274,9 @@ func (f *Fence) raise(res *resource, r *raise) {
 		f.install(res, g)
 	case drained == nil:
 		res.learn(r.claim, err)
+		if f.shared && errors.Is(f.registryError(err), ErrUnavailable) && incarnation != 0 {
+			res.doubt = incarnation
+		}
 	}
 	r.err = f.registryError(err)
 	delete(res.raises, r.claim.key())

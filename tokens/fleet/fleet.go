@@ -61,6 +61,7 @@ type Registry struct {
 	ended    map[int64]*endedPeer        // guarded by mu
 	yielding map[tokens.GrantID]struct{} // revocations that are being answered; guarded by mu
 	waiting  map[*waiter]struct{}        // raises that wait for lower grants; guarded by mu
+	raising  map[string]*abreast         // by resource; guarded by mu
 	held     time.Duration               // boot time: no raise on a store with a settle time returns before; guarded by mu
 }
 
@@ -89,6 +90,12 @@ type waiter struct {
 	done chan struct{} // closed when left is empty
 }
 
+// abreast are the raises of one resource that run at the same time.
+type abreast struct {
+	n      int  // how many are under way
+	handed bool // one of them has returned its grant
+}
+
 // New returns a registry that is not yet begun. It owns the store, and closes it.
 func New(s Store, o Options) *Registry {
 	if o.Lease == 0 {
@@ -105,7 +112,7 @@ func New(s Store, o Options) *Registry {
 		began: make(chan struct{}), look: make(chan struct{}, 1), check: make(chan struct{}, 1),
 		onRevoke: func(context.Context, tokens.Revocation) error { return nil }, // nobody writes under grants without a fence
 		peers:    map[int64]seenPeer{}, ended: map[int64]*endedPeer{},
-		yielding: map[tokens.GrantID]struct{}{}, waiting: map[*waiter]struct{}{},
+		yielding: map[tokens.GrantID]struct{}{}, waiting: map[*waiter]struct{}{}, raising: map[string]*abreast{},
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -382,14 +389,20 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 	if incarnation == 0 {
 		return tokens.Grant{}, r.noLease()
 	}
+	r.enter(c.Resource)
 	rec, err := r.record(ctx, func(ctx context.Context) (Recorded, error) { return r.store.Record(ctx, int64(incarnation), c) })
 	if err != nil {
+		r.leave(c.Resource, false)
 		return tokens.Grant{}, err
 	}
 	rec.Grant.Incarnation = incarnation
 	err = r.await(ctx, incarnation, rec.Lower)
 	if err == nil && c.Settle > 0 {
 		err = r.waitHeld(ctx)
+	}
+	if alone := r.leave(c.Resource, err == nil); err != nil && !alone {
+		// This grant may have taken the place of that of an equal raise, under which writes are open. It stands until it is revoked.
+		return tokens.Grant{}, err
 	}
 	if err != nil { // nobody can write under a grant that was never handed out
 		giveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.pause())
@@ -398,6 +411,31 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 		return tokens.Grant{}, err
 	}
 	return rec.Grant, nil
+}
+
+func (r *Registry) enter(resource string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.raising[resource]
+	if a == nil {
+		a = &abreast{}
+		r.raising[resource] = a
+	}
+	a.n++
+}
+
+// leave ends a raise, and says whether it was alone: no other is under way, and none beside it was handed its grant.
+func (r *Registry) leave(resource string, handed bool) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.raising[resource]
+	a.n--
+	alone = a.n == 0 && !a.handed
+	a.handed = a.handed || handed
+	if a.n == 0 {
+		delete(r.raising, resource)
+	}
+	return alone
 }
 
 // callTime is how long one call of the store may take.
@@ -579,6 +617,9 @@ func (r *Registry) Reset(ctx context.Context, resource string, t tokens.Token) (
 	})
 	if err != nil {
 		return tokens.Entry{}, err
+	}
+	if rec.Grant.ID != 0 {
+		_ = r.GiveBack(ctx, rec.Grant.ID) // the caller has drained it; if it stays, it is asked for as any other
 	}
 	if err := r.await(ctx, incarnation, rec.Lower); err != nil {
 		return tokens.Entry{}, err

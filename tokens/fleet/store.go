@@ -43,8 +43,9 @@ type Store interface {
 	// It fails with [ErrEnded], a [*tokens.StaleError], a [*tokens.ConflictError] or a [*tokens.ResetError], and nothing is changed then.
 	Record(ctx context.Context, incarnation int64, c tokens.Claim) (Recorded, error)
 
-	// RecordReset starts a new generation of a resource with this token and no holder, removes the caller's own grant on it, and returns
-	// all other grants on it as lower ones. Its Recorded has no grant. It fails with [ErrEnded].
+	// RecordReset starts a new generation of a resource with this token and no holder, and returns all grants on it: the one of this incarnation,
+	// which it leaves standing, by the id of Recorded.Grant, 0 if there is none, and the others as lower ones. All of them are in
+	// View.Revoked of their instances until they are removed. It fails with [ErrEnded].
 	RecordReset(ctx context.Context, incarnation int64, resource string, t tokens.Token) (tokens.Entry, Recorded, error)
 
 	// Standing returns those of the grants that have not been removed. It may see to it anew that they are in View.Revoked.
