@@ -9,52 +9,54 @@ import (
 )
 
 // A story is a history written by hand: each op is called and answered before the next is, unless during or lateBy says otherwise.
-type story []op
+type story []Op
 
-func written(key int, token, value int64) op {
-	return op{Kind: put, Key: key, Token: token, Value: value, Outcome: success}
+func written(key int, token, value int64) Op {
+	return Op{Kind: Put, Key: key, Token: token, Value: value, Outcome: Success}
 }
 
-func deleted(key int, token int64) op { return op{Kind: del, Key: key, Token: token, Outcome: success} }
-
-func read(key int, value int64) op { return op{Kind: look, Key: key, Value: value, Outcome: success} }
-
-func readWith(token int64, key int, value int64) op {
-	return op{Kind: get, Key: key, Token: token, Highest: token, Value: value, Outcome: success}
+func deleted(key int, token int64) Op {
+	return Op{Kind: Delete, Key: key, Token: token, Outcome: Success}
 }
 
-func (o op) whileAt(highest int64) op {
+func read(key int, value int64) Op { return Op{Kind: Look, Key: key, Value: value, Outcome: Success} }
+
+func readWith(token int64, key int, value int64) Op {
+	return Op{Kind: Get, Key: key, Token: token, Highest: token, Value: value, Outcome: Success}
+}
+
+func (o Op) whileAt(highest int64) Op {
 	o.Highest = highest
 	return o
 }
 
-func announced(token int64) op { return op{Kind: announce, Token: token, Outcome: success} }
+func announced(token int64) Op { return Op{Kind: Announce, Token: token, Outcome: Success} }
 
-func (o op) refusedAt(highest int64) op {
-	o.Outcome, o.Highest = stale, highest
+func (o Op) refusedAt(highest int64) Op {
+	o.Outcome, o.Highest = Stale, highest
 	return o
 }
 
-func (o op) ended(how outcome) op {
+func (o Op) ended(how Outcome) Op {
 	o.Outcome = how
 	return o
 }
 
 // during gives an op the interval of places i to j of the story.
-func (o op) during(i, j int) op {
+func (o Op) during(i, j int) Op {
 	o.Call, o.Return = at(i), at(j)+time.Millisecond
 	return o
 }
 
 func at(place int) time.Duration { return time.Duration(place) * 10 * time.Millisecond }
 
-func (s story) history() (history []op) {
+func (s story) history() (history []Op) {
 	for i, o := range s {
 		if o.Return == 0 {
 			o = o.during(i, i)
 		}
-		if o.Outcome == unknown {
-			o.Return = forever
+		if o.Outcome == Unknown {
+			o.Return = Forever
 		}
 		o.Client, o.Resource = i, "r"
 		history = append(history, o)
@@ -71,20 +73,20 @@ func TestChecker(t *testing.T) {
 		"equal tokens at once, either order":   {written(0, 1, 10).during(0, 2), written(0, 1, 11).during(0, 2), read(0, 11).during(3, 3), read(0, 11)},
 		"stale one refused":                    {written(0, 2, 20), written(0, 1, 10).refusedAt(2), read(0, 20)},
 		"refused by one that is under way":     {written(0, 2, 20).during(0, 5), written(0, 1, 10).refusedAt(2).during(1, 1), read(0, 0).during(2, 2), read(0, 20).during(6, 6)},
-		"refused by one that never took place": {written(0, 2, 20).ended(unknown), written(0, 1, 10).refusedAt(2), read(0, 0)},
-		"seen, forgotten by a kill, let in":    {written(0, 2, 20).ended(unknown), written(0, 1, 10).refusedAt(2), written(0, 1, 11), read(0, 11)},
-		"unknown, took effect":                 {written(0, 1, 10).ended(unknown), read(0, 10)},
-		"unknown, took no effect":              {written(0, 1, 10).ended(unknown), read(0, 0), written(0, 1, 11), read(0, 11)},
-		"unknown, took effect late":            {written(0, 1, 10).ended(unknown), read(0, 0), written(0, 1, 11), read(0, 11), read(0, 10)},
-		"unknown, late, then a newer one":      {written(0, 1, 10).ended(unknown), read(0, 0), read(0, 10), written(0, 2, 20), read(0, 20)},
-		"unknown, and nobody can know":         {written(0, 1, 10).ended(unknown), written(0, 2, 20), read(0, 20)},
-		"did nothing":                          {written(0, 1, 10).ended(nothing), read(0, 0)},
+		"refused by one that never took place": {written(0, 2, 20).ended(Unknown), written(0, 1, 10).refusedAt(2), read(0, 0)},
+		"seen, forgotten by a kill, let in":    {written(0, 2, 20).ended(Unknown), written(0, 1, 10).refusedAt(2), written(0, 1, 11), read(0, 11)},
+		"unknown, took effect":                 {written(0, 1, 10).ended(Unknown), read(0, 10)},
+		"unknown, took no effect":              {written(0, 1, 10).ended(Unknown), read(0, 0), written(0, 1, 11), read(0, 11)},
+		"unknown, took effect late":            {written(0, 1, 10).ended(Unknown), read(0, 0), written(0, 1, 11), read(0, 11), read(0, 10)},
+		"unknown, late, then a newer one":      {written(0, 1, 10).ended(Unknown), read(0, 0), read(0, 10), written(0, 2, 20), read(0, 20)},
+		"unknown, and nobody can know":         {written(0, 1, 10).ended(Unknown), written(0, 2, 20), read(0, 20)},
+		"did nothing":                          {written(0, 1, 10).ended(Nothing), read(0, 0)},
 		"deleted":                              {written(0, 1, 10), deleted(0, 1), read(0, 0)},
-		"unknown delete took effect late":      {written(0, 1, 10), deleted(0, 1).ended(unknown), read(0, 10), read(0, 0)},
-		"unknown delete took no effect":        {written(0, 1, 10), deleted(0, 1).ended(unknown), read(0, 10), written(0, 2, 20), read(0, 20)},
-		"unknown delete, then empty anyway":    {deleted(0, 1).ended(unknown), read(0, 0), written(0, 2, 20), read(0, 20)},
+		"unknown delete took effect late":      {written(0, 1, 10), deleted(0, 1).ended(Unknown), read(0, 10), read(0, 0)},
+		"unknown delete took no effect":        {written(0, 1, 10), deleted(0, 1).ended(Unknown), read(0, 10), written(0, 2, 20), read(0, 20)},
+		"unknown delete, then empty anyway":    {deleted(0, 1).ended(Unknown), read(0, 0), written(0, 2, 20), read(0, 20)},
 		"announced, then newer":                {announced(1), written(0, 2, 20), read(0, 20)},
-		"announced without an answer":          {announced(2).ended(unknown), written(0, 1, 10), read(0, 10)},
+		"announced without an answer":          {announced(2).ended(Unknown), written(0, 1, 10), read(0, 10)},
 		"another key of the resource":          {written(0, 1, 10), written(1, 2, 20), read(0, 10), read(1, 20)},
 		"a stale reader is served":             {written(0, 2, 20), readWith(1, 0, 20), written(0, 2, 21)},
 		"a stale reader raises nothing":        {written(0, 3, 30).during(0, 5), readWith(2, 0, 0).whileAt(3).during(1, 1), written(0, 1, 10).during(0, 4), read(0, 10).during(3, 3)},
@@ -98,12 +100,12 @@ func TestChecker(t *testing.T) {
 	}
 	bad := map[string]story{
 		"stale write answered after a newer one":      {written(0, 2, 20), written(0, 1, 10)},
-		"stale write seen after a newer one":          {written(0, 1, 10).ended(unknown), written(0, 2, 20), read(0, 20), read(0, 10)},
-		"stale write under a newer announcement":      {written(0, 1, 10).ended(unknown), announced(2), read(0, 0), read(0, 10)},
-		"stale write to another key":                  {written(1, 1, 10).ended(unknown), written(0, 2, 20), read(1, 0), read(1, 10)},
-		"stale write after a newer reader's look":     {written(0, 1, 10).ended(unknown), readWith(2, 0, 0), read(0, 10)},
-		"stale write after a newer unanswered one":    {written(0, 2, 20).ended(unknown), read(0, 20), written(0, 1, 10)},
-		"stale delete after a newer write":            {deleted(0, 1).ended(unknown), written(0, 2, 20), read(0, 20), read(0, 0)},
+		"stale write seen after a newer one":          {written(0, 1, 10).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 10)},
+		"stale write under a newer announcement":      {written(0, 1, 10).ended(Unknown), announced(2), read(0, 0), read(0, 10)},
+		"stale write to another key":                  {written(1, 1, 10).ended(Unknown), written(0, 2, 20), read(1, 0), read(1, 10)},
+		"stale write after a newer reader's look":     {written(0, 1, 10).ended(Unknown), readWith(2, 0, 0), read(0, 10)},
+		"stale write after a newer unanswered one":    {written(0, 2, 20).ended(Unknown), read(0, 20), written(0, 1, 10)},
+		"stale delete after a newer write":            {deleted(0, 1).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 0)},
 		"stale delete answered":                       {written(0, 2, 20), deleted(0, 1)},
 		"without a token after one":                   {written(0, 1, 10), written(0, 0, 11)},
 		"announced after a higher one":                {announced(2), announced(1)},
@@ -113,10 +115,10 @@ func TestChecker(t *testing.T) {
 		"stale read":                                  {written(0, 1, 10), written(0, 2, 20), read(0, 10)},
 		"reads go back":                               {written(0, 1, 10).during(0, 9), read(0, 10).during(1, 1), read(0, 0).during(2, 2)},
 		"refused, and shows up":                       {written(0, 2, 20), written(0, 1, 10).refusedAt(2), read(0, 10)},
-		"did nothing, and shows up":                   {written(0, 1, 10).ended(nothing), read(0, 10)},
-		"takes effect twice":                          {written(0, 1, 10).ended(unknown), read(0, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
+		"did nothing, and shows up":                   {written(0, 1, 10).ended(Nothing), read(0, 10)},
+		"takes effect twice":                          {written(0, 1, 10).ended(Unknown), read(0, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
 		"content of nobody":                           {written(0, 1, 10), read(0, 99)},
-		"read before it was sent":                     {read(0, 10), written(0, 1, 10).ended(unknown)},
+		"read before it was sent":                     {read(0, 10), written(0, 1, 10).ended(Unknown)},
 		"refused for a token below what was answered": {written(0, 2, 20), written(0, 3, 30), written(0, 1, 10).refusedAt(2)},
 		"refused for its own token":                   {written(0, 2, 20), written(0, 2, 21).refusedAt(2)},
 		"refused for a token that nobody has sent":    {written(0, 2, 20), written(0, 1, 10).refusedAt(7)},

@@ -30,9 +30,6 @@ const (
 	lateAfterCut = "late, its connection cut" // a request is delivered although its sender saw the connection fail
 	lateOfProxy  = "late, its proxy killed"   // a request reaches the store after the proxy that sent it was killed and while the next one runs
 	lateOfUser   = "late, its client left"    // a request reaches the proxy after its client has gone
-	unanswered   = "ops of unknown outcome"   // not a deed but what comes of them
-	refusals     = "refusals"                 // the same
-	seenUnknown  = "unknown PUTs that count"  // whose content was read
 )
 
 func kindsFor(withStore bool) []string {
@@ -43,19 +40,12 @@ func kindsFor(withStore bool) []string {
 	return kinds
 }
 
-// An event is one deed, for the record.
-type event struct {
-	What     string
-	From, To time.Duration
-	Met      int // whom: processes, pieces, connections, requests
-}
-
 // A nemesis does one thing after the other to a stack.
 type nemesis struct {
 	*stack
-	rec    *recorder
+	rec    *Recorder
 	rand   *rand.Rand
-	events []event
+	events []Event
 	count  func() // counts whom the last fault has met; what it set free may take a moment
 	undo   func() // of the last fault, which may go on beside the next
 	failed error  // something did not come up again
@@ -68,20 +58,20 @@ func (n *nemesis) run(plan []string) {
 	for _, what := range plan {
 		time.Sleep(n.upTo(400 * time.Millisecond))
 		n.takeCount()
-		e := event{What: what, From: time.Since(n.rec.start)}
+		e := Event{What: what, From: time.Since(n.rec.Start)}
 		r := n.relay(what)
-		before := r.stats()
+		before := r.Stats()
 		undo := n.do(what, r)
 		n.heal()
 		if n.undo = undo; n.rand.IntN(2) == 0 {
 			n.heal()
 		}
 		if (what == killProxy || what == lateOfProxy) && n.rand.IntN(3) > 0 {
-			n.await(2*settle, func() bool { return n.rec.wroteSince(e.From) }) // mostly the next proxy gets somewhere before the next deed
+			n.await(2*settle, func() bool { return n.rec.WroteSince(e.From) }) // mostly the next proxy gets somewhere before the next deed
 		}
-		e.To = time.Since(n.rec.start)
+		e.To = time.Since(n.rec.Start)
 		n.count = func() {
-			e.Met = met(what, before, r.stats())
+			e.Met = met(what, before, r.Stats())
 			n.events = append(n.events, e)
 		}
 	}
@@ -111,8 +101,8 @@ func (n *nemesis) heal() {
 	n.undo = nil
 }
 
-// relay is where the network fails: mostly before the store, where there is one.
-func (n *nemesis) relay(what string) *relay {
+// Relay is where the network fails: mostly before the store, where there is one.
+func (n *nemesis) relay(what string) *Relay {
 	if what != lateOfProxy && (n.back == nil || what == lateOfUser || n.rand.IntN(3) == 0) {
 		return n.front
 	}
@@ -121,7 +111,7 @@ func (n *nemesis) relay(what string) *relay {
 
 func (n *nemesis) upTo(d time.Duration) time.Duration { return time.Duration(n.rand.Int64N(int64(d))) }
 
-func met(what string, before, after relayCounts) int {
+func met(what string, before, after RelayCounts) int {
 	switch what {
 	case delayed:
 		return after.Delayed - before.Delayed
@@ -138,50 +128,50 @@ func met(what string, before, after relayCounts) int {
 }
 
 // do does one thing and lets it last. What it returns, if anything, ends it.
-func (n *nemesis) do(what string, r *relay) (undo func()) {
+func (n *nemesis) do(what string, r *Relay) (undo func()) {
 	switch what {
 	case stopProxy:
 		n.stop(n.proxy, 1500*time.Millisecond)
 	case stopStore:
 		n.stop(n.store, longestStop)
 	case killProxy:
-		n.proxy.kill()
+		n.proxy.Kill()
 		time.Sleep(n.upTo(300 * time.Millisecond))
 		n.startAgain(n.startProxy)
 	case killStore:
-		n.store.kill()
+		n.store.Kill()
 		time.Sleep(n.upTo(300 * time.Millisecond))
-		n.startAgain(n.startStore)
+		n.startAgain(n.store.StartListening)
 	case delayed:
-		d := direction(n.rand.IntN(2))
-		r.slow(d, 30*time.Millisecond+n.upTo(300*time.Millisecond))
+		d := Direction(n.rand.IntN(2))
+		r.Slow(d, 30*time.Millisecond+n.upTo(300*time.Millisecond))
 		time.Sleep(n.upTo(time.Second))
-		return func() { r.slow(d, 0) }
+		return func() { r.Slow(d, 0) }
 	case held:
-		n.await(settle, func() bool { return r.connections() > 0 })
-		release := r.hold([][]direction{{requests}, {answers}, {requests, answers}}[n.rand.IntN(3)]...)
+		n.await(settle, func() bool { return r.Connections() > 0 })
+		release := r.Hold([][]Direction{{Requests}, {Answers}, {Requests, Answers}}[n.rand.IntN(3)]...)
 		time.Sleep(n.upTo(longestHold))
 		return release
 	case cutRST, cutFIN:
-		r.cut(what == cutRST)
+		r.Cut(what == cutRST)
 	case dropped:
-		r.dropAnswers(1 + n.rand.IntN(3))
+		r.DropAnswers(1 + n.rand.IntN(3))
 		time.Sleep(200*time.Millisecond + n.upTo(500*time.Millisecond))
-		return func() { r.dropAnswers(0) }
+		return func() { r.DropAnswers(0) }
 	case lateOfUser:
-		n.late(r, n.rec.hangUp, nil)
+		n.late(r, n.rec.HangUp, nil)
 	case lateAfterCut:
-		n.late(r, r.abandon, nil)
+		n.late(r, r.Abandon, nil)
 	case lateOfProxy:
-		n.late(r, n.proxy.kill, n.restarts)
+		n.late(r, n.proxy.Kill, n.restarts)
 	}
 	return nil
 }
 
-func (n *nemesis) stop(p *process, atMost time.Duration) {
-	p.signal(syscall.SIGSTOP)
+func (n *nemesis) stop(p *Process, atMost time.Duration) {
+	p.Signal(syscall.SIGSTOP)
 	time.Sleep(n.upTo(atMost))
-	p.signal(syscall.SIGCONT)
+	p.Signal(syscall.SIGCONT)
 }
 
 func (n *nemesis) startAgain(start func() error) {
@@ -194,22 +184,22 @@ func (n *nemesis) startAgain(start func() error) {
 func (n *nemesis) restarts() {
 	n.startAgain(n.startProxy)
 	if n.rand.IntN(3) == 0 && n.failed == nil {
-		n.proxy.kill()
+		n.proxy.Kill()
 		n.startAgain(n.startProxy)
 	}
 }
 
 // late keeps requests back, lets their senders go, and delivers them. Meanwhile the next sender comes up, where there is one to start,
 // and newer tokens have their chance, as long as what is kept back may still be delivered.
-func (n *nemesis) late(r *relay, leave, next func()) {
-	n.await(settle, func() bool { return r.connections() > 1 })
-	before := r.stats().Held
-	release := r.hold(requests)
-	n.await(settle, func() bool { return r.stats().Held > before })
+func (n *nemesis) late(r *Relay, leave, next func()) {
+	n.await(settle, func() bool { return r.Connections() > 1 })
+	before := r.Stats().Held
+	release := r.Hold(Requests)
+	n.await(settle, func() bool { return r.Stats().Held > before })
 	mustGo := time.After(longestHold * 3 / 4)
 	time.Sleep(n.upTo(longestHold / 8)) // for more of them
 	leave()
-	r.orphan()
+	r.Orphan()
 	up := make(chan struct{})
 	go func() {
 		defer close(up)

@@ -1,6 +1,6 @@
 // Package histories runs random clients against the built program while processes are stopped and killed and connections fail, records
-// what every client was told, and checks the records against a model of the promise (model_test.go). What is here beside the tests
-// is the network that fails.
+// what every client was told, and checks the records against a model of the promise (model.go). What other tests use of it, too, is not in
+// its test files: the clients, the model and its judge, processes, and the network that fails.
 package histories
 
 import (
@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// A direction is one half of a connection through a [relay].
-type direction int
+// A Direction is one half of a connection through a [Relay].
+type Direction int
 
 const (
-	requests direction = iota // from who dialled to the target
-	answers
+	Requests Direction = iota // from who dialled to the target
+	Answers
 )
 
-// A relay is a TCP proxy that fails on command. It knows nothing of HTTP. Without a command it passes everything on, the end of one
+// A Relay is a TCP proxy that fails on command. It knows nothing of HTTP. Without a command it passes everything on, the end of one
 // direction (FIN) too.
-type relay struct {
+type Relay struct {
 	listener net.Listener
 	longest  time.Duration // a request that was kept back for longer is cut off, not delivered
 	tasks    sync.WaitGroup
@@ -29,13 +29,14 @@ type relay struct {
 	target string
 	links  map[*link]struct{}
 	delay  [2]time.Duration // of each piece in a direction
+	parted [2]chan struct{} // what connections come to are held by, too; nil: not held
 	drop   int              // that many answers are still to be dropped
 	closed bool
-	counts relayCounts
+	counts RelayCounts
 }
 
-// relayCounts say what a relay did, so that a fault that met nobody is not taken for one.
-type relayCounts struct {
+// RelayCounts say what a relay did, so that a fault that met nobody is not taken for one.
+type RelayCounts struct {
 	Delayed, Held, Cut, Dropped int
 	Late                        int           // requests delivered after their sender had gone
 	Slowest                     time.Duration // from the last piece of a request to the first of its answer
@@ -51,37 +52,37 @@ type link struct {
 	gone  bool      // its sender has said that it is gone, see orphan
 }
 
-// newRelay listens on a free port of the loopback interface. Nothing reaches the target that it had for longer than longest.
-func newRelay(longest time.Duration) (*relay, error) {
+// NewRelay listens on a free port of the loopback interface. Nothing reaches the target that it had for longer than longest.
+func NewRelay(longest time.Duration) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{listener: l, longest: longest, links: make(map[*link]struct{})}
+	r := &Relay{listener: l, longest: longest, links: make(map[*link]struct{})}
 	r.tasks.Go(r.accept)
 	return r, nil
 }
 
-func (r *relay) address() string { return r.listener.Addr().String() }
+func (r *Relay) Address() string { return r.listener.Addr().String() }
 
-// connectTo says where connections go that are dialled from now on. "" refuses them.
-func (r *relay) connectTo(target string) {
+// ConnectTo says where connections go that are dialled from now on. "" refuses them.
+func (r *Relay) ConnectTo(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.target = target
 }
 
-// close ends the relay and every connection through it.
-func (r *relay) close() {
+// Close ends the relay and every connection through it.
+func (r *Relay) Close() {
 	_ = r.listener.Close()
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
-	r.cut(true)
+	r.Cut(true)
 	r.tasks.Wait()
 }
 
-func (r *relay) accept() {
+func (r *Relay) accept() {
 	for {
 		c, err := r.listener.Accept()
 		if err != nil {
@@ -91,7 +92,7 @@ func (r *relay) accept() {
 	}
 }
 
-func (r *relay) serve(client *net.TCPConn) {
+func (r *Relay) serve(client *net.TCPConn) {
 	r.mu.Lock()
 	target := r.target
 	r.mu.Unlock()
@@ -103,14 +104,15 @@ func (r *relay) serve(client *net.TCPConn) {
 	l := &link{ends: [2]*net.TCPConn{client, server.(*net.TCPConn)}, done: make(chan struct{})}
 	r.mu.Lock()
 	r.links[l] = struct{}{}
+	l.held = r.parted
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
 		r.end(l, true)
 	}
 	var pumps sync.WaitGroup
-	pumps.Go(func() { r.pump(l, requests) })
-	pumps.Go(func() { r.pump(l, answers) })
+	pumps.Go(func() { r.pump(l, Requests) })
+	pumps.Go(func() { r.pump(l, Answers) })
 	pumps.Wait()
 	r.end(l, false)
 	r.mu.Lock()
@@ -130,7 +132,7 @@ type piece struct {
 const maxPieces = 1024
 
 // pump passes pieces on in one direction until an end of it is reached. They are taken in at once, whatever keeps them back.
-func (r *relay) pump(l *link, d direction) {
+func (r *Relay) pump(l *link, d Direction) {
 	pieces := make(chan piece, maxPieces)
 	r.tasks.Go(func() { l.read(d, pieces) })
 	to := l.ends[1-d]
@@ -158,7 +160,7 @@ func (r *relay) pump(l *link, d direction) {
 	}
 }
 
-func (l *link) read(d direction, into chan<- piece) {
+func (l *link) read(d Direction, into chan<- piece) {
 	for {
 		data := make([]byte, 32<<10)
 		n, err := l.ends[d].Read(data)
@@ -183,9 +185,9 @@ func (l *link) put(into chan<- piece, p piece) bool {
 }
 
 // pass keeps a piece back as commands say, and says whether it may go on.
-func (r *relay) pass(l *link, d direction, came time.Time) bool {
+func (r *Relay) pass(l *link, d Direction, came time.Time) bool {
 	r.mu.Lock()
-	if d == requests {
+	if d == Requests {
 		l.last = came
 	} else {
 		r.answered(l)
@@ -208,7 +210,7 @@ func (r *relay) pass(l *link, d direction, came time.Time) bool {
 	if !l.sleep(delay) || !l.wait(held) {
 		return false
 	}
-	if d == answers {
+	if d == Answers {
 		return true
 	}
 	r.mu.Lock()
@@ -224,7 +226,7 @@ func (r *relay) pass(l *link, d direction, came time.Time) bool {
 }
 
 // answered takes the time of an answer. Called with mu held.
-func (r *relay) answered(l *link) {
+func (r *Relay) answered(l *link) {
 	if !l.last.IsZero() {
 		r.counts.Slowest = max(r.counts.Slowest, time.Since(l.last))
 		l.last = time.Time{}
@@ -258,7 +260,7 @@ func (l *link) wait(held <-chan struct{}) bool {
 }
 
 // end closes both ends of a link, with RST or FIN. The second time it does nothing.
-func (r *relay) end(l *link, rst bool) {
+func (r *Relay) end(l *link, rst bool) {
 	r.mu.Lock()
 	ended := l.ended
 	l.ended = true
@@ -281,8 +283,8 @@ func reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// cut ends every connection there is, with RST or FIN, wherever its requests and answers are.
-func (r *relay) cut(rst bool) {
+// Cut ends every connection there is, with RST or FIN, wherever its requests and answers are.
+func (r *Relay) Cut(rst bool) {
 	for _, l := range r.now(func(l *link) {
 		if !l.ended {
 			r.counts.Cut++
@@ -293,7 +295,7 @@ func (r *relay) cut(rst bool) {
 }
 
 // now applies f, under the lock, to every link that there is.
-func (r *relay) now(f func(*link)) (links []*link) {
+func (r *Relay) now(f func(*link)) (links []*link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.links {
@@ -303,22 +305,54 @@ func (r *relay) now(f func(*link)) (links []*link) {
 	return links
 }
 
-// slow delays every piece in a direction by d; 0 ends that.
-func (r *relay) slow(dir direction, d time.Duration) {
+// Slow delays every piece in a direction by d; 0 ends that.
+func (r *Relay) Slow(dir Direction, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay[dir] = d
 }
 
-// hold keeps back what comes in these directions on the connections that there are now. Later ones are not concerned: who dials anew
+// Hold keeps back what comes in these directions on the connections that there are now. Later ones are not concerned: who dials anew
 // overtakes. release lets everything go on.
-func (r *relay) hold(dirs ...direction) (release func()) {
+func (r *Relay) Hold(dirs ...Direction) (release func()) {
 	gate := make(chan struct{})
 	r.now(func(l *link) {
 		for _, d := range dirs {
 			l.held[d] = gate
 		}
 	})
+	return r.releasing(gate)
+}
+
+// Part keeps back what comes in these directions on all connections, those that are made meanwhile, too: nobody is told of a failure, and
+// nothing comes through. What it kept back is delivered, late, when heal ends it.
+func (r *Relay) Part(dirs ...Direction) (heal func()) {
+	gate := make(chan struct{})
+	r.mu.Lock()
+	for _, d := range dirs {
+		r.parted[d] = gate
+	}
+	for l := range r.links {
+		for _, d := range dirs {
+			l.held[d] = gate
+		}
+	}
+	r.mu.Unlock()
+	release := r.releasing(gate)
+	return func() {
+		r.mu.Lock()
+		for d := range r.parted {
+			if r.parted[d] == gate {
+				r.parted[d] = nil
+			}
+		}
+		r.mu.Unlock()
+		release()
+	}
+}
+
+// releasing returns what lets go of all that is held by a gate.
+func (r *Relay) releasing(gate chan struct{}) func() {
 	return func() {
 		r.now(func(l *link) {
 			for d := range l.held {
@@ -331,30 +365,30 @@ func (r *relay) hold(dirs ...direction) (release func()) {
 	}
 }
 
-// orphan notes that the senders on the connections that there are now have gone: what is delivered of them from here on is late.
-func (r *relay) orphan() { r.now(func(l *link) { l.gone = true }) }
+// Orphan notes that the senders on the connections that there are now have gone: what is delivered of them from here on is late.
+func (r *Relay) Orphan() { r.now(func(l *link) { l.gone = true }) }
 
-// abandon cuts the senders' ends of what is held, with RST, and keeps what they have sent, to be delivered.
-func (r *relay) abandon() {
+// Abandon cuts the senders' ends of what is held, with RST, and keeps what they have sent, to be delivered.
+func (r *Relay) Abandon() {
 	r.now(func(l *link) {
-		if l.held[requests] != nil {
+		if l.held[Requests] != nil {
 			l.gone = true
-			reset(l.ends[requests])
+			reset(l.ends[Requests])
 		}
 	})
 }
 
-// dropAnswers lets the next n requests through and cuts their connections when the answer comes.
-func (r *relay) dropAnswers(n int) {
+// DropAnswers lets the next n requests through and cuts their connections when the answer comes.
+func (r *Relay) DropAnswers(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop = n
 }
 
-// connections is how many go through the relay now.
-func (r *relay) connections() int { return len(r.now(func(*link) {})) }
+// Connections is how many go through the relay now.
+func (r *Relay) Connections() int { return len(r.now(func(*link) {})) }
 
-func (r *relay) stats() relayCounts {
+func (r *Relay) Stats() RelayCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.counts

@@ -19,7 +19,7 @@ type target struct {
 	lines chan string
 }
 
-func newRelayed(t *testing.T, longest time.Duration) (*relay, *target) {
+func newRelayed(t *testing.T, longest time.Duration) (*Relay, *target) {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,14 +32,14 @@ func newRelayed(t *testing.T, longest time.Duration) (*relay, *target) {
 			go to.serve(c)
 		}
 	}()
-	r, err := newRelay(longest)
+	r, err := NewRelay(longest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.connectTo(l.Addr().String())
+	r.ConnectTo(l.Addr().String())
 	t.Cleanup(func() {
 		l.Close()
-		r.close()
+		r.Close()
 		goleak.VerifyNone(t, leaks)
 	})
 	return r, to
@@ -67,7 +67,7 @@ func (to *target) gets(t *testing.T, want string) {
 		if line != want {
 			t.Errorf("the target got %q, want %q", line, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Fatalf("%q never came", want)
 	}
 }
@@ -86,14 +86,14 @@ type dialled struct {
 	in *bufio.Reader
 }
 
-func dial(t *testing.T, r *relay) *dialled {
+func dial(t *testing.T, r *Relay) *dialled {
 	t.Helper()
-	c, err := net.Dial("tcp", r.address())
+	c, err := net.Dial("tcp", r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
 	return &dialled{c, bufio.NewReader(c)}
@@ -122,19 +122,19 @@ func (c *dialled) ends(t *testing.T, want error) {
 }
 
 // until waits for a count of the relay.
-func until(t *testing.T, r *relay, f func(relayCounts) bool) {
+func until(t *testing.T, r *Relay, f func(RelayCounts) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !f(r.stats()); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(Patience); !f(r.Stats()); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it never came to that: %+v", r.stats())
+			t.Fatalf("it never came to that: %+v", r.Stats())
 		}
 	}
 }
 
-func isHeld(c relayCounts) bool { return c.Held > 0 }
+func isHeld(c RelayCounts) bool { return c.Held > 0 }
 
 func TestRelayPassesOn(t *testing.T) {
-	r, to := newRelayed(t, patience)
+	r, to := newRelayed(t, Patience)
 	c := dial(t, r)
 	for range 3 {
 		c.say(t, "hello\n")
@@ -158,12 +158,12 @@ func TestRelayPassesOn(t *testing.T) {
 }
 
 func TestRelayHolds(t *testing.T) {
-	r, to := newRelayed(t, patience)
+	r, to := newRelayed(t, Patience)
 	first := dial(t, r)
 	first.say(t, "a\n")
 	first.hear(t, "got a\n")
 	to.gets(t, "a\n")
-	release := r.hold(requests)
+	release := r.Hold(Requests)
 	first.say(t, "late\n")
 	until(t, r, isHeld)
 	second := dial(t, r) // overtakes
@@ -175,27 +175,58 @@ func TestRelayHolds(t *testing.T) {
 	to.gets(t, "late\n")
 	first.hear(t, "got late\n")
 
-	release = r.hold(answers)
+	release = r.Hold(Answers)
 	second.say(t, "b\n")
 	to.gets(t, "b\n")
-	until(t, r, func(c relayCounts) bool { return c.Held == 2 })
+	until(t, r, func(c RelayCounts) bool { return c.Held == 2 })
 	release()
 	second.hear(t, "got b\n")
 }
 
+// TestRelayParts: nothing comes through, on new connections neither, until it heals.
+func TestRelayParts(t *testing.T) {
+	r, to := newRelayed(t, Patience)
+	first := dial(t, r)
+	first.say(t, "a\n")
+	first.hear(t, "got a\n")
+	to.gets(t, "a\n")
+	heal := r.Part(Requests)
+	second := dial(t, r)
+	first.say(t, "b\n")
+	until(t, r, func(c RelayCounts) bool { return c.Held == 1 })
+	second.say(t, "b\n")
+	until(t, r, func(c RelayCounts) bool { return c.Held == 2 })
+	to.gotNothing(t)
+	heal()
+	first.hear(t, "got b\n")
+	second.hear(t, "got b\n")
+
+	heal = r.Part(Answers) // what is asked is done, and nobody is told
+	third := dial(t, r)
+	third.say(t, "c\n")
+	to.gets(t, "b\n")
+	to.gets(t, "b\n")
+	to.gets(t, "c\n")
+	until(t, r, func(c RelayCounts) bool { return c.Held == 3 })
+	heal()
+	third.hear(t, "got c\n")
+	third.say(t, "d\n")
+	third.hear(t, "got d\n")
+}
+
 // TestRelayIsLate: what was sent is delivered although its sender saw the connection fail, or has gone.
 func TestRelayIsLate(t *testing.T) {
-	for name, leave := range map[string]func(*relay, *dialled){
-		"cut":  func(r *relay, _ *dialled) { r.abandon() },
-		"left": func(r *relay, c *dialled) { c.Close(); r.orphan() },
+	for name, leave := range map[string]func(*Relay, *dialled){
+		"cut":  func(r *Relay, _ *dialled) { r.Abandon() },
+		"left": func(r *Relay, c *dialled) { c.Close(); r.Orphan() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, to := newRelayed(t, patience)
+			r, to := newRelayed(t, Patience)
 			c := dial(t, r)
 			c.say(t, "a\n")
 			c.hear(t, "got a\n")
 			to.gets(t, "a\n")
-			release := r.hold(requests)
+			release := r.Hold(Requests)
 			c.say(t, "late\n")
 			until(t, r, isHeld)
 			leave(r, c)
@@ -205,7 +236,7 @@ func TestRelayIsLate(t *testing.T) {
 			to.gotNothing(t)
 			release()
 			to.gets(t, "late\n")
-			if got := r.stats().Late; got != 1 {
+			if got := r.Stats().Late; got != 1 {
 				t.Errorf("%d pieces were late, want 1", got)
 			}
 		})
@@ -215,8 +246,8 @@ func TestRelayIsLate(t *testing.T) {
 func TestRelayIsNeverTooLate(t *testing.T) {
 	r, to := newRelayed(t, time.Millisecond)
 	c := dial(t, r)
-	until(t, r, func(relayCounts) bool { return r.connections() == 1 })
-	release := r.hold(requests)
+	until(t, r, func(RelayCounts) bool { return r.Connections() == 1 })
+	release := r.Hold(Requests)
 	c.say(t, "too late\n")
 	until(t, r, isHeld)
 	time.Sleep(2 * time.Millisecond)
@@ -227,22 +258,22 @@ func TestRelayIsNeverTooLate(t *testing.T) {
 
 func TestRelayCuts(t *testing.T) {
 	for rst, want := range map[bool]error{true: syscall.ECONNRESET, false: io.EOF} {
-		r, to := newRelayed(t, patience)
+		r, to := newRelayed(t, Patience)
 		c := dial(t, r)
 		c.say(t, "a\n")
 		to.gets(t, "a\n")
 		c.hear(t, "got a\n")
-		r.cut(rst)
+		r.Cut(rst)
 		c.ends(t, want)
-		if got := r.stats().Cut; got != 1 {
+		if got := r.Stats().Cut; got != 1 {
 			t.Errorf("%d connections were cut, want 1", got)
 		}
 	}
 }
 
 func TestRelayDropsAnswers(t *testing.T) {
-	r, to := newRelayed(t, patience)
-	r.dropAnswers(1)
+	r, to := newRelayed(t, Patience)
+	r.DropAnswers(1)
 	c := dial(t, r)
 	c.say(t, "a\n")
 	to.gets(t, "a\n")
@@ -253,9 +284,9 @@ func TestRelayDropsAnswers(t *testing.T) {
 }
 
 func TestRelayDelays(t *testing.T) {
-	r, to := newRelayed(t, patience)
+	r, to := newRelayed(t, Patience)
 	const delay = 50 * time.Millisecond
-	r.slow(requests, delay)
+	r.Slow(Requests, delay)
 	start := time.Now()
 	c := dial(t, r)
 	c.say(t, "a\n")
@@ -264,7 +295,7 @@ func TestRelayDelays(t *testing.T) {
 	if took := time.Since(start); took < delay {
 		t.Errorf("it took %v", took)
 	}
-	if got := r.stats(); got.Delayed == 0 || got.Slowest < delay {
+	if got := r.Stats(); got.Delayed == 0 || got.Slowest < delay {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What clients do.
-type kind string
+// A Kind is what clients do.
+type Kind string
 
 const (
-	put      kind = "PUT"
-	del      kind = "DELETE"
-	get      kind = "GET"  // through the proxy; one with a token announces it
-	look     kind = "look" // a look at the store's file, around the proxy: also while nobody serves
-	announce kind = "PUT ?fence"
+	Put      Kind = "PUT"
+	Delete   Kind = "DELETE"
+	Get      Kind = "GET"  // through the proxy; one with a token announces it
+	Look     Kind = "look" // a look at the store's file, around the proxy: also while nobody serves
+	Announce Kind = "PUT ?fence"
 )
 
-// What an answer allows to have happened. Every answer is one of these, and any that is not expected fails the history at once.
+// An Outcome is what an answer allows to have happened. Every answer is one of these, and any that is not expected fails the history at once.
 //
 //	success   2xx, and 404 to a GET. It happened, at one moment between call and return.
 //	stale     412 or 403 with X-Fence-Error: StaleToken. Nothing happened and nothing will, and a higher token was seen by then.
@@ -31,37 +31,37 @@ const (
 //	          call, also long after; or never.
 //
 // A plain 412 never comes: no client here sends a condition, and those that the proxy adds are its own affair.
-type outcome string
+type Outcome string
 
 const (
-	success outcome = "success"
-	stale   outcome = "stale"
-	nothing outcome = "nothing"
-	unknown outcome = "unknown"
+	Success Outcome = "success"
+	Stale   Outcome = "stale"
+	Nothing Outcome = "nothing"
+	Unknown Outcome = "unknown"
 )
 
-// An op is one thing that a client did, and what became of it. Values are serial numbers of contents, each written once; 0 is no
+// An Op is one thing that a client did, and what became of it. Values are serial numbers of contents, each written once; 0 is no
 // object.
-type op struct {
+type Op struct {
 	Client   int
-	Kind     kind
+	Kind     Kind
 	Resource string
 	Key      int   // of the resource
 	Token    int64 // 0: without one
 	Value    int64 // written, or read
 	Call     time.Duration
 	Return   time.Duration // of the clock of the history; forever where no answer came
-	Outcome  outcome
+	Outcome  Outcome
 	Highest  int64  // X-Fence-Highest of the answer
 	Answer   string // as the client saw it, for people
 }
 
 const (
-	forever time.Duration = math.MaxInt64
+	Forever time.Duration = math.MaxInt64
 	maxKeys               = 3 // of a resource
 )
 
-func (o op) reads() bool { return o.Kind == get || o.Kind == look }
+func (o Op) reads() bool { return o.Kind == Get || o.Kind == Look }
 
 // A state of a resource: what the promise is about.
 type state struct {
@@ -82,20 +82,20 @@ type state struct {
 // by an older write that a raise to the higher token still waits for. X-Fence-Highest tells it so.
 //
 // A DELETE whose outcome is unknown happens if it still may; prepare lets it wait for ever, which is never.
-func (s state) step(o op) (state, bool) {
+func (s state) step(o Op) (state, bool) {
 	switch {
 	case o.reads():
 		if o.Highest <= o.Token {
 			s.highest = max(s.highest, o.Token)
 		}
 		return s, s.values[o.Key] == o.Value
-	case o.Outcome == stale:
+	case o.Outcome == Stale:
 		return s, o.Highest > o.Token && o.Highest >= s.highest
 	case o.Token < s.highest:
-		return s, o.Outcome == unknown
+		return s, o.Outcome == Unknown
 	}
 	s.highest = o.Token
-	if o.Kind != announce {
+	if o.Kind != Announce {
 		s.values[o.Key] = o.Value
 	}
 	return s, true
@@ -104,27 +104,27 @@ func (s state) step(o op) (state, bool) {
 var model = porcupine.Model{
 	Init: func() any { return state{} },
 	Step: func(s, in, _ any) (bool, any) {
-		next, ok := s.(state).step(in.(op))
+		next, ok := s.(state).step(in.(Op))
 		return ok, next
 	},
-	DescribeOperation: func(in, _ any) string { return in.(op).String() },
+	DescribeOperation: func(in, _ any) string { return in.(Op).String() },
 	DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
 }
 
-func (o op) String() string {
+func (o Op) String() string {
 	s := fmt.Sprintf("%s %s/%d", o.Kind, o.Resource, o.Key)
-	if o.Kind == announce {
+	if o.Kind == Announce {
 		s = fmt.Sprintf("%s %s", o.Kind, o.Resource)
-	} else if o.Kind != del && (o.Kind == put || o.Outcome == success) {
+	} else if o.Kind != Delete && (o.Kind == Put || o.Outcome == Success) {
 		s += fmt.Sprintf(" = %d", o.Value)
 	}
-	if o.Kind != look {
+	if o.Kind != Look {
 		s += fmt.Sprintf(", token %d", o.Token)
 	}
 	switch o.Outcome {
-	case success:
+	case Success:
 		return s
-	case stale:
+	case Stale:
 		return fmt.Sprintf("%s: stale, highest %d", s, o.Highest)
 	}
 	return s + ": " + string(o.Outcome)
@@ -138,10 +138,10 @@ func (o op) String() string {
 //   - The same for a PUT without an answer whose content nobody has read. One whose content was read has happened, before the first
 //     such read was over.
 //   - The same for a DELETE without an answer, if nobody found the key empty afterwards. The others stay open for ever.
-func prepare(history []op) (prepared []op) {
+func prepare(history []Op) (prepared []Op) {
 	firstRead := make(map[int64]time.Duration) // of each value: when the first read of it was over
 	for _, o := range history {
-		if o.reads() && o.Outcome == success && o.Value != 0 {
+		if o.reads() && o.Outcome == Success && o.Value != 0 {
 			if at, ok := firstRead[o.Value]; !ok || o.Return < at {
 				firstRead[o.Value] = o.Return
 			}
@@ -149,28 +149,28 @@ func prepare(history []op) (prepared []op) {
 	}
 	for _, o := range history {
 		switch {
-		case o.Outcome == nothing, o.Outcome == unknown && (o.reads() || o.Kind == announce):
+		case o.Outcome == Nothing, o.Outcome == Unknown && (o.reads() || o.Kind == Announce):
 			continue
-		case o.Outcome == unknown && o.Kind == put:
+		case o.Outcome == Unknown && o.Kind == Put:
 			at, ok := firstRead[o.Value]
 			if !ok {
 				continue
 			}
-			o.Outcome, o.Return = success, max(at, o.Call) // read before it was sent: then the read is what cannot be
-		case o.Outcome == unknown && o.Kind == del:
+			o.Outcome, o.Return = Success, max(at, o.Call) // read before it was sent: then the read is what cannot be
+		case o.Outcome == Unknown && o.Kind == Delete:
 			if !foundEmptyAfter(history, o) {
 				continue
 			}
-			o.Return = forever
+			o.Return = Forever
 		}
 		prepared = append(prepared, o)
 	}
 	return prepared
 }
 
-func foundEmptyAfter(history []op, deleted op) bool {
-	return slices.ContainsFunc(history, func(o op) bool {
-		return o.reads() && o.Outcome == success && o.Key == deleted.Key && o.Value == 0 && o.Return >= deleted.Call
+func foundEmptyAfter(history []Op, deleted Op) bool {
+	return slices.ContainsFunc(history, func(o Op) bool {
+		return o.reads() && o.Outcome == Success && o.Key == deleted.Key && o.Value == 0 && o.Return >= deleted.Call
 	})
 }
 
@@ -182,7 +182,7 @@ type verdict struct {
 }
 
 // judge checks one resource's history. Nothing may take longer than a search of patience, else the result is [porcupine.Unknown].
-func judge(history []op) verdict {
+func judge(history []Op) verdict {
 	if o, ok := refusedTooSoon(history); ok {
 		return verdict{result: porcupine.Illegal, why: fmt.Sprintf("%v: nobody had sent %d by then", o, o.Highest)}
 	}
@@ -190,25 +190,25 @@ func judge(history []op) verdict {
 	for _, o := range prepare(history) {
 		ops = append(ops, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(o.Return)})
 	}
-	result, info := porcupine.CheckOperationsVerbose(model, ops, patience)
+	result, info := porcupine.CheckOperationsVerbose(model, ops, Patience)
 	return verdict{result: result, info: info}
 }
 
 // refusedTooSoon finds a refusal that names a token as seen which nobody had sent when the answer came.
-func refusedTooSoon(history []op) (op, bool) {
+func refusedTooSoon(history []Op) (Op, bool) {
 	for _, refused := range history {
-		if refused.Outcome == stale && !slices.ContainsFunc(history, func(o op) bool {
+		if refused.Outcome == Stale && !slices.ContainsFunc(history, func(o Op) bool {
 			return o.Token == refused.Highest && o.Call <= refused.Return
 		}) {
 			return refused, true
 		}
 	}
-	return op{}, false
+	return Op{}, false
 }
 
 // perResource takes a history apart. Resources promise nothing to each other.
-func perResource(history []op) map[string][]op {
-	parts := make(map[string][]op)
+func perResource(history []Op) map[string][]Op {
+	parts := make(map[string][]Op)
 	for _, o := range history {
 		parts[o.Resource] = append(parts[o.Resource], o)
 	}

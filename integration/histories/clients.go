@@ -19,6 +19,8 @@ import (
 	"time"
 )
 
+const Bucket = "bkt"
+
 const (
 	maxOps   = 200                    // of a resource in the random part of a history, so that the check stays quick
 	meanWait = 120 * time.Millisecond // of a client between two ops
@@ -49,85 +51,97 @@ func newResources() []*resource {
 	return rs
 }
 
-// A recorder keeps what every client did, on one clock.
-type recorder struct {
-	start time.Time
-	stack *stack
+// A Target is what clients work on.
+type Target struct {
+	Client  *http.Client
+	Address func() string                           // of the S3 API
+	Open    func(key string) (io.ReadCloser, error) // reads an object around the proxy, also while nobody serves; [fs.ErrNotExist] where there is none
+}
+
+// Files opens the objects of a bucket that are plain files.
+func Files(root string) func(key string) (io.ReadCloser, error) {
+	return func(key string) (io.ReadCloser, error) { return os.Open(filepath.Join(root, Bucket, key)) }
+}
+
+// A Recorder keeps what every client did, on one clock.
+type Recorder struct {
+	Start  time.Time
+	target Target
 
 	mu         sync.Mutex
-	history    []op
+	History    []Op
 	serial     int64
-	unexpected []string        // answers that mean nothing to the model
+	Unexpected []string        // answers that mean nothing to the model
 	alive      context.Context // of the requests under way; ended by hangUp
 	leave      context.CancelFunc
 }
 
-func newRecorder(s *stack) *recorder {
-	rec := &recorder{start: time.Now(), stack: s}
+func newRecorder(to Target) *Recorder {
+	rec := &Recorder{Start: time.Now(), target: to}
 	rec.alive, rec.leave = context.WithCancel(context.Background())
 	return rec
 }
 
-// hangUp ends the client's side of every request under way. Clients go on with others.
-func (rec *recorder) hangUp() {
+// HangUp ends the client's side of every request under way. Clients go on with others.
+func (rec *Recorder) HangUp() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.leave()
 	rec.alive, rec.leave = context.WithCancel(context.Background())
 }
 
-func (rec *recorder) nextSerial() int64 {
+func (rec *Recorder) nextSerial() int64 {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.serial++
 	return rec.serial
 }
 
-// wroteSince says whether a write that was begun after a moment has been answered with success.
-func (rec *recorder) wroteSince(moment time.Duration) bool {
+// WroteSince says whether a write that was begun after a moment has been answered with success.
+func (rec *Recorder) WroteSince(moment time.Duration) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	return slices.ContainsFunc(rec.history, func(o op) bool { return o.Kind == put && o.Outcome == success && o.Call > moment })
+	return slices.ContainsFunc(rec.History, func(o Op) bool { return o.Kind == Put && o.Outcome == Success && o.Call > moment })
 }
 
 // do carries an op out and records it.
-func (rec *recorder) do(res *resource, o op, size int, timeout time.Duration) op {
+func (rec *Recorder) do(res *resource, o Op, size int, timeout time.Duration) Op {
 	rec.mu.Lock()
 	ctx, cancel := context.WithTimeout(rec.alive, timeout)
 	rec.mu.Unlock()
 	defer cancel()
 	o.Resource = res.name
-	o.Call = time.Since(rec.start)
-	if o.Kind == look {
-		o = rec.stack.look(res, o)
+	o.Call = time.Since(rec.Start)
+	if o.Kind == Look {
+		o = rec.target.look(res, o)
 	} else {
-		o = rec.stack.ask(ctx, res, o, size)
+		o = rec.target.ask(ctx, res, o, size)
 	}
-	if o.Return = time.Since(rec.start); o.Outcome == unknown {
-		o.Return = forever
+	if o.Return = time.Since(rec.Start); o.Outcome == Unknown {
+		o.Return = Forever
 	}
 	rec.record(o)
 	return o
 }
 
-func (rec *recorder) record(o op) {
+func (rec *Recorder) record(o Op) {
 	if o.Kind == "" {
 		return
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if o.Outcome == "" {
-		rec.unexpected = append(rec.unexpected, fmt.Sprintf("%v: %s", o, o.Answer))
-		o.Outcome, o.Return = unknown, forever
+		rec.Unexpected = append(rec.Unexpected, fmt.Sprintf("%v: %s", o, o.Answer))
+		o.Outcome, o.Return = Unknown, Forever
 	}
-	rec.history = append(rec.history, o)
+	rec.History = append(rec.History, o)
 }
 
 // A client is one writer, with the token that it got when it last asked for one. Whether another has a newer one it does not know.
 type client struct {
 	id    int
 	rand  *rand.Rand
-	rec   *recorder
+	rec   *Recorder
 	res   *resource
 	token int64
 }
@@ -136,48 +150,48 @@ type client struct {
 func (c *client) run(stop *atomic.Bool) {
 	for !stop.Load() && c.res.ops.Add(1) <= maxOps {
 		o := c.next()
-		if o = c.rec.do(c.res, o, c.size(), c.timeout()); o.Outcome == stale && c.rand.IntN(2) == 0 {
+		if o = c.rec.do(c.res, o, c.size(), c.timeout()); o.Outcome == Stale && c.rand.IntN(2) == 0 {
 			c.token = c.res.issued.Add(1) // it took the lock again; the other half does not believe it
 		}
 		time.Sleep(time.Duration(c.rand.Int64N(int64(2 * meanWait))))
 	}
 }
 
-func (c *client) next() op {
+func (c *client) next() Op {
 	switch n := c.rand.IntN(100); {
 	case n < 12:
 		c.token = c.res.issued.Add(1)
 	case n < 25:
 		c.token = c.res.issued.Load() // two with one token
 	}
-	o := op{Client: c.id, Kind: c.kind(), Key: c.rand.IntN(len(c.res.keys)), Token: c.token}
+	o := Op{Client: c.id, Kind: c.kind(), Key: c.rand.IntN(len(c.res.keys)), Token: c.token}
 	switch o.Kind {
-	case put:
+	case Put:
 		o.Value = c.rec.nextSerial()
-	case look:
+	case Look:
 		o.Token = 0
-	case get:
+	case Get:
 		o.Token *= int64(c.rand.IntN(2))
-	case announce:
+	case Announce:
 		if o.Key = 0; o.Token == 0 {
-			o.Kind = get
+			o.Kind = Get
 		}
 	}
 	return o
 }
 
-func (c *client) kind() kind {
+func (c *client) kind() Kind {
 	switch n := c.rand.IntN(100); {
 	case n < 50:
-		return put
+		return Put
 	case n < 56:
-		return del
+		return Delete
 	case n < 76:
-		return get
+		return Get
 	case n < 92:
-		return look
+		return Look
 	default:
-		return announce
+		return Announce
 	}
 }
 
@@ -196,40 +210,45 @@ func (c *client) timeout() time.Duration {
 	return time.Duration(500+c.rand.IntN(3000)) * time.Millisecond
 }
 
-// content is what a PUT writes: who wrote it, again and again, so that a piece of it in another's content would be found.
-func content(o op, size int) []byte {
+// Content is what a PUT writes: who wrote it, again and again, so that a piece of it in another's content would be found.
+func Content(o Op, size int) []byte {
 	line := fmt.Appendf(nil, "serial %d of client %d with token %d, %d bytes\n", o.Value, o.Client, o.Token, size)
 	return bytes.Repeat(line, size/len(line)+1)[:size]
 }
 
-// serialOf reads it back.
-func serialOf(body []byte) (int64, error) {
-	var o op
+// SerialOf reads it back.
+func SerialOf(body []byte) (int64, error) {
+	var o Op
 	var size int
 	if _, err := fmt.Fscanf(bytes.NewReader(body), "serial %d of client %d with token %d, %d bytes\n", &o.Value, &o.Client, &o.Token, &size); err != nil {
 		return 0, fmt.Errorf("nobody wrote %.60q: %w", body, err)
 	}
-	if size != len(body) || !bytes.Equal(body, content(o, size)) {
+	if size != len(body) || !bytes.Equal(body, Content(o, size)) {
 		return 0, fmt.Errorf("content %d of %d bytes is torn or mixed: there are %d bytes", o.Value, size, len(body))
 	}
 	return o.Value, nil
 }
 
 // look reads an object as another program would.
-func (s *stack) look(res *resource, o op) op {
-	body, err := os.ReadFile(filepath.Join(s.root, bucket, res.keys[o.Key]))
+func (to Target) look(res *resource, o Op) Op {
+	var body []byte
+	f, err := to.Open(res.keys[o.Key])
+	if err == nil {
+		body, err = io.ReadAll(f)
+		f.Close()
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		o.Outcome = success
+		o.Outcome = Success
 		return o
 	}
 	if err == nil {
-		o.Value, err = serialOf(body)
+		o.Value, err = SerialOf(body)
 	}
 	if err != nil {
 		o.Answer = err.Error()
 		return o
 	}
-	o.Outcome = success
+	o.Outcome = Success
 	return o
 }
 
@@ -237,21 +256,21 @@ func (s *stack) look(res *resource, o op) op {
 // what all of them say, nearly.
 type watcher struct {
 	id   int
-	rec  *recorder
+	rec  *Recorder
 	res  *resource
-	last [maxKeys]op // looks not recorded yet
+	last [maxKeys]Op // looks not recorded yet
 }
 
 func (w *watcher) run(stop *atomic.Bool) {
 	for first := true; !stop.Load(); first = false {
 		for k := range w.res.keys {
-			o := op{Client: w.id, Kind: look, Resource: w.res.name, Key: k, Call: time.Since(w.rec.start)}
-			o = w.rec.stack.peek(w.res, o)
-			o.Return = time.Since(w.rec.start)
-			if first || o.Value != w.last[k].Value || o.Outcome != success {
+			o := Op{Client: w.id, Kind: Look, Resource: w.res.name, Key: k, Call: time.Since(w.rec.Start)}
+			o = w.rec.target.peek(w.res, o)
+			o.Return = time.Since(w.rec.Start)
+			if first || o.Value != w.last[k].Value || o.Outcome != Success {
 				w.rec.record(w.last[k])
 				w.rec.record(o)
-				w.last[k] = op{}
+				w.last[k] = Op{}
 				w.last[k].Value = o.Value
 			} else {
 				w.last[k] = o
@@ -265,10 +284,10 @@ func (w *watcher) run(stop *atomic.Bool) {
 }
 
 // peek is a look at the beginning of an object.
-func (s *stack) peek(res *resource, o op) op {
-	f, err := os.Open(filepath.Join(s.root, bucket, res.keys[o.Key]))
+func (to Target) peek(res *resource, o Op) Op {
+	f, err := to.Open(res.keys[o.Key])
 	if errors.Is(err, fs.ErrNotExist) {
-		o.Outcome = success
+		o.Outcome = Success
 		return o
 	}
 	if err == nil {
@@ -279,38 +298,38 @@ func (s *stack) peek(res *resource, o op) op {
 		o.Answer = err.Error()
 		return o
 	}
-	o.Outcome = success
+	o.Outcome = Success
 	return o
 }
 
 // ask sends an op to the proxy and says what the answer allows.
-func (s *stack) ask(ctx context.Context, res *resource, o op, size int) op {
-	r, err := request(ctx, "http://"+s.front.address()+"/"+bucket+"/"+res.keys[o.Key], o, size)
+func (to Target) ask(ctx context.Context, res *resource, o Op, size int) Op {
+	r, err := request(ctx, "http://"+to.Address()+"/"+Bucket+"/"+res.keys[o.Key], o, size)
 	if err != nil {
 		o.Answer = err.Error()
 		return o
 	}
-	resp, err := s.client.Do(r)
+	resp, err := to.Client.Do(r)
 	var body []byte
 	if err == nil {
 		body, err = io.ReadAll(resp.Body)
 		resp.Body.Close()
 	}
 	if err != nil { // half an answer is none
-		o.Outcome, o.Answer = unknown, err.Error()
+		o.Outcome, o.Answer = Unknown, err.Error()
 		return o
 	}
 	return o.understand(resp, body)
 }
 
-func request(ctx context.Context, url string, o op, size int) (r *http.Request, err error) {
+func request(ctx context.Context, url string, o Op, size int) (r *http.Request, err error) {
 	switch o.Kind {
-	case put:
-		r, err = http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(content(o, size)))
+	case Put:
+		r, err = http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(Content(o, size)))
 		if err == nil {
 			r.GetBody = nil // sent once
 		}
-	case announce:
+	case Announce:
 		r, err = http.NewRequestWithContext(ctx, http.MethodPut, url+"?fence", nil)
 	default:
 		r, err = http.NewRequestWithContext(ctx, string(o.Kind), url, nil)
@@ -321,31 +340,31 @@ func request(ctx context.Context, url string, o op, size int) (r *http.Request, 
 	return r, err
 }
 
-// understand is the list at [outcome].
-func (o op) understand(resp *http.Response, body []byte) op {
+// understand is the list at [Outcome].
+func (o Op) understand(resp *http.Response, body []byte) Op {
 	name := resp.Header.Get("X-Fence-Error")
 	o.Answer = strings.TrimSpace(resp.Status + " " + name)
 	o.Highest, _ = strconv.ParseInt(resp.Header.Get("X-Fence-Highest"), 10, 64)
 	switch status := resp.StatusCode; {
-	case status == http.StatusOK && o.Kind == get:
+	case status == http.StatusOK && o.Kind == Get:
 		var err error
-		if o.Value, err = serialOf(body); err != nil {
+		if o.Value, err = SerialOf(body); err != nil {
 			o.Answer = err.Error()
 			return o
 		}
-		o.Outcome = success
-	case status == http.StatusOK, status == http.StatusNoContent && o.Kind == del:
-		o.Outcome = success
-	case status == http.StatusNotFound && bytes.Contains(body, []byte("<Code>NoSuchKey</Code>")) && o.Kind == get:
-		o.Outcome = success
-	case status == http.StatusNotFound && bytes.Contains(body, []byte("<Code>NoSuchKey</Code>")) && o.Kind == del:
-		o.Outcome = nothing
+		o.Outcome = Success
+	case status == http.StatusOK, status == http.StatusNoContent && o.Kind == Delete:
+		o.Outcome = Success
+	case status == http.StatusNotFound && bytes.Contains(body, []byte("<Code>NoSuchKey</Code>")) && o.Kind == Get:
+		o.Outcome = Success
+	case status == http.StatusNotFound && bytes.Contains(body, []byte("<Code>NoSuchKey</Code>")) && o.Kind == Delete:
+		o.Outcome = Nothing
 	case name == "StaleToken" && (status == http.StatusPreconditionFailed || status == http.StatusForbidden):
-		o.Outcome = stale
+		o.Outcome = Stale
 	case status == http.StatusBadRequest && name == "", status == http.StatusServiceUnavailable:
-		o.Outcome = nothing
+		o.Outcome = Nothing
 	case status >= 500:
-		o.Outcome = unknown
+		o.Outcome = Unknown
 	default:
 		o.Answer += fmt.Sprintf(" %.300s", body)
 	}
