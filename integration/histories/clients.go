@@ -23,7 +23,7 @@ const Bucket = "bkt"
 
 const (
 	maxOps   = 200                    // of a resource in the random part of a history, so that the check stays quick
-	meanWait = 120 * time.Millisecond // of a client between two ops
+	meanWait = 120 * time.Millisecond // of a client between two ops, if the target does not say
 	large    = 8<<20 + 1              // what no longer fits limits.buffer, and streams
 )
 
@@ -55,6 +55,7 @@ func newResources() []*resource {
 type Target struct {
 	Client  *http.Client
 	Address func() string                           // of the S3 API
+	Wait    time.Duration                           // of a client between two ops, on average
 	Open    func(key string) (io.ReadCloser, error) // reads an object around the proxy, also while nobody serves; [fs.ErrNotExist] where there is none
 }
 
@@ -77,6 +78,9 @@ type Recorder struct {
 }
 
 func newRecorder(to Target) *Recorder {
+	if to.Wait == 0 {
+		to.Wait = meanWait
+	}
 	rec := &Recorder{Start: time.Now(), target: to}
 	rec.alive, rec.leave = context.WithCancel(context.Background())
 	return rec
@@ -153,7 +157,7 @@ func (c *client) run(stop *atomic.Bool) {
 		if o = c.rec.do(c.res, o, c.size(), c.timeout()); o.Outcome == Stale && c.rand.IntN(2) == 0 {
 			c.token = c.res.issued.Add(1) // it took the lock again; the other half does not believe it
 		}
-		time.Sleep(time.Duration(c.rand.Int64N(int64(2 * meanWait))))
+		time.Sleep(time.Duration(c.rand.Int64N(int64(2 * c.rec.target.Wait))))
 	}
 }
 

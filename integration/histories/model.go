@@ -77,12 +77,14 @@ type state struct {
 // A refusal names the highest token seen, which is never below what has happened. (It may be above: a token is seen before its write
 // takes effect, and may be forgotten again when the proxy is killed before it is on disk.)
 //
+// In a fleet it may be below: a proxy that has no grant of the resource knows for a second no more than it knew.
+//
 // A read with a token is a raise and a look, one after the other. Here both are one, at the moment of the look: between them nothing
 // lower happens, so that the raise may as well come late. A stale reader is served and raises nothing: what it reads may be changed
 // by an older write that a raise to the higher token still waits for. X-Fence-Highest tells it so.
 //
 // A DELETE whose outcome is unknown happens if it still may; prepare lets it wait for ever, which is never.
-func (s state) step(o Op) (state, bool) {
+func (s state) step(o Op, fleet bool) (state, bool) {
 	switch {
 	case o.reads():
 		if o.Highest <= o.Token {
@@ -90,7 +92,7 @@ func (s state) step(o Op) (state, bool) {
 		}
 		return s, s.values[o.Key] == o.Value
 	case o.Outcome == Stale:
-		return s, o.Highest > o.Token && o.Highest >= s.highest
+		return s, o.Highest > o.Token && (fleet || o.Highest >= s.highest)
 	case o.Token < s.highest:
 		return s, o.Outcome == Unknown
 	}
@@ -101,14 +103,17 @@ func (s state) step(o Op) (state, bool) {
 	return s, true
 }
 
-var model = porcupine.Model{
-	Init: func() any { return state{} },
-	Step: func(s, in, _ any) (bool, any) {
-		next, ok := s.(state).step(in.(Op))
-		return ok, next
-	},
-	DescribeOperation: func(in, _ any) string { return in.(Op).String() },
-	DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
+// model is the promise of one proxy, or that of a fleet.
+func model(fleet bool) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return state{} },
+		Step: func(s, in, _ any) (bool, any) {
+			next, ok := s.(state).step(in.(Op), fleet)
+			return ok, next
+		},
+		DescribeOperation: func(in, _ any) string { return in.(Op).String() },
+		DescribeState:     func(s any) string { return fmt.Sprintf("%+v", s) },
+	}
 }
 
 func (o Op) String() string {
@@ -182,7 +187,7 @@ type verdict struct {
 }
 
 // judge checks one resource's history. Nothing may take longer than a search of patience, else the result is [porcupine.Unknown].
-func judge(history []Op) verdict {
+func judge(history []Op, fleet bool) verdict {
 	if o, ok := refusedTooSoon(history); ok {
 		return verdict{result: porcupine.Illegal, why: fmt.Sprintf("%v: nobody had sent %d by then", o, o.Highest)}
 	}
@@ -190,7 +195,7 @@ func judge(history []Op) verdict {
 	for _, o := range prepare(history) {
 		ops = append(ops, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(o.Return)})
 	}
-	result, info := porcupine.CheckOperationsVerbose(model, ops, Patience)
+	result, info := porcupine.CheckOperationsVerbose(model(fleet), ops, Patience)
 	return verdict{result: result, info: info}
 }
 

@@ -1,6 +1,7 @@
 package histories
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -94,38 +95,50 @@ func TestChecker(t *testing.T) {
 		"without a token, before any":          {written(0, 0, 10), read(0, 10), written(0, 1, 11), written(0, 0, 12).refusedAt(1), read(0, 11)},
 	}
 	for name, s := range good {
-		if v := judge(s.history()); v.result != porcupine.Ok {
+		if v := judge(s.history(), false); v.result != porcupine.Ok {
 			t.Errorf("%s: %s, and it keeps the promise. %s", name, v.result, v.why)
 		}
 	}
+	const behind = "refused for a token below what was answered"
 	bad := map[string]story{
-		"stale write answered after a newer one":      {written(0, 2, 20), written(0, 1, 10)},
-		"stale write seen after a newer one":          {written(0, 1, 10).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 10)},
-		"stale write under a newer announcement":      {written(0, 1, 10).ended(Unknown), announced(2), read(0, 0), read(0, 10)},
-		"stale write to another key":                  {written(1, 1, 10).ended(Unknown), written(0, 2, 20), read(1, 0), read(1, 10)},
-		"stale write after a newer reader's look":     {written(0, 1, 10).ended(Unknown), readWith(2, 0, 0), read(0, 10)},
-		"stale write after a newer unanswered one":    {written(0, 2, 20).ended(Unknown), read(0, 20), written(0, 1, 10)},
-		"stale delete after a newer write":            {deleted(0, 1).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 0)},
-		"stale delete answered":                       {written(0, 2, 20), deleted(0, 1)},
-		"without a token after one":                   {written(0, 1, 10), written(0, 0, 11)},
-		"announced after a higher one":                {announced(2), announced(1)},
-		"lost write":                                  {written(0, 1, 10), read(0, 0)},
-		"lost write, the one before is back":          {written(0, 1, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
-		"lost delete":                                 {written(0, 1, 10), deleted(0, 1), read(0, 10)},
-		"stale read":                                  {written(0, 1, 10), written(0, 2, 20), read(0, 10)},
-		"reads go back":                               {written(0, 1, 10).during(0, 9), read(0, 10).during(1, 1), read(0, 0).during(2, 2)},
-		"refused, and shows up":                       {written(0, 2, 20), written(0, 1, 10).refusedAt(2), read(0, 10)},
-		"did nothing, and shows up":                   {written(0, 1, 10).ended(Nothing), read(0, 10)},
-		"takes effect twice":                          {written(0, 1, 10).ended(Unknown), read(0, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
-		"content of nobody":                           {written(0, 1, 10), read(0, 99)},
-		"read before it was sent":                     {read(0, 10), written(0, 1, 10).ended(Unknown)},
-		"refused for a token below what was answered": {written(0, 2, 20), written(0, 3, 30), written(0, 1, 10).refusedAt(2)},
-		"refused for its own token":                   {written(0, 2, 20), written(0, 2, 21).refusedAt(2)},
-		"refused for a token that nobody has sent":    {written(0, 2, 20), written(0, 1, 10).refusedAt(7)},
-		"refused for a token that is sent later":      {written(0, 1, 10).refusedAt(2), written(0, 2, 20)},
+		"stale write answered after a newer one":   {written(0, 2, 20), written(0, 1, 10)},
+		"stale write seen after a newer one":       {written(0, 1, 10).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 10)},
+		"stale write under a newer announcement":   {written(0, 1, 10).ended(Unknown), announced(2), read(0, 0), read(0, 10)},
+		"stale write to another key":               {written(1, 1, 10).ended(Unknown), written(0, 2, 20), read(1, 0), read(1, 10)},
+		"stale write after a newer reader's look":  {written(0, 1, 10).ended(Unknown), readWith(2, 0, 0), read(0, 10)},
+		"stale write after a newer unanswered one": {written(0, 2, 20).ended(Unknown), read(0, 20), written(0, 1, 10)},
+		"stale delete after a newer write":         {deleted(0, 1).ended(Unknown), written(0, 2, 20), read(0, 20), read(0, 0)},
+		"stale delete answered":                    {written(0, 2, 20), deleted(0, 1)},
+		"without a token after one":                {written(0, 1, 10), written(0, 0, 11)},
+		"announced after a higher one":             {announced(2), announced(1)},
+		"lost write":                               {written(0, 1, 10), read(0, 0)},
+		"lost write, the one before is back":       {written(0, 1, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
+		"lost delete":                              {written(0, 1, 10), deleted(0, 1), read(0, 10)},
+		"stale read":                               {written(0, 1, 10), written(0, 2, 20), read(0, 10)},
+		"reads go back":                            {written(0, 1, 10).during(0, 9), read(0, 10).during(1, 1), read(0, 0).during(2, 2)},
+		"refused, and shows up":                    {written(0, 2, 20), written(0, 1, 10).refusedAt(2), read(0, 10)},
+		"did nothing, and shows up":                {written(0, 1, 10).ended(Nothing), read(0, 10)},
+		"takes effect twice":                       {written(0, 1, 10).ended(Unknown), read(0, 10), written(0, 1, 11), read(0, 11), read(0, 10)},
+		"content of nobody":                        {written(0, 1, 10), read(0, 99)},
+		"read before it was sent":                  {read(0, 10), written(0, 1, 10).ended(Unknown)},
+		behind:                                     {written(0, 2, 20), written(0, 3, 30), written(0, 1, 10).refusedAt(2)},
+		"refused for its own token":                {written(0, 2, 20), written(0, 2, 21).refusedAt(2)},
+		"refused for a token that nobody has sent": {written(0, 2, 20), written(0, 1, 10).refusedAt(7)},
+		"refused for a token that is sent later":   {written(0, 1, 10).refusedAt(2), written(0, 2, 20)},
+	}
+	// A proxy of a fleet may refuse by what it knew before another one raised it.
+	if v := judge(bad[behind].history(), true); v.result != porcupine.Ok {
+		t.Errorf("in a fleet, %s: %s", behind, v.result)
+	}
+	fleet := maps.Clone(bad)
+	delete(fleet, behind)
+	for name, s := range fleet {
+		if v := judge(s.history(), true); v.result != porcupine.Illegal {
+			t.Errorf("in a fleet, %s: %s, and it breaks the promise", name, v.result)
+		}
 	}
 	for name, s := range bad {
-		if v := judge(s.history()); v.result != porcupine.Illegal {
+		if v := judge(s.history(), false); v.result != porcupine.Illegal {
 			t.Errorf("%s: %s, and it breaks the promise", name, v.result)
 		}
 	}
@@ -134,8 +147,8 @@ func TestChecker(t *testing.T) {
 // TestExcerpt: what people get to read of a violation names the ops at which it stands.
 func TestExcerpt(t *testing.T) {
 	history := story{written(0, 1, 10), written(0, 2, 20), written(1, 1, 11), read(0, 20)}.history()
-	v := judge(history)
-	text := excerpt(history, v)
+	v := judge(history, false)
+	text := excerpt(history, v, false)
 	if !strings.Contains(text, "PUT r/1 = 11, token 1") {
 		t.Errorf("the stale write is not in\n%s", text)
 	}

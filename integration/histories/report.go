@@ -20,6 +20,7 @@ import (
 type Record struct {
 	Seed    uint64
 	Store   string
+	Fleet   bool    // of several proxies
 	Events  []Event // what was done to processes and connections
 	History []Op
 
@@ -45,7 +46,7 @@ func (r Record) JudgeAll(t *testing.T) {
 		kept = r.keep(t)
 	}
 	for resource, history := range perResource(r.History) {
-		v := judge(history)
+		v := judge(history, r.Fleet)
 		if v.result == porcupine.Ok {
 			continue
 		}
@@ -54,12 +55,12 @@ func (r Record) JudgeAll(t *testing.T) {
 		}
 		if v.why == "" {
 			picture := filepath.Join(filepath.Dir(kept), strings.ReplaceAll(resource, "/", "-")+".html")
-			if err := porcupine.VisualizePath(model, v.info, picture); err != nil {
+			if err := porcupine.VisualizePath(model(r.Fleet), v.info, picture); err != nil {
 				t.Errorf("no picture: %v", err)
 			}
 		}
 		t.Errorf("%s, seed %d: the history of %s is %s. A picture is beside %s; -run TestRecheck -args -recheck=FILE looks at it again.\n%s",
-			r.Store, r.Seed, resource, v.result, kept, excerpt(history, v))
+			r.Store, r.Seed, resource, v.result, kept, excerpt(history, v, r.Fleet))
 	}
 }
 
@@ -99,7 +100,7 @@ func KeptDir(t *testing.T) string {
 }
 
 // excerpt tells where a history breaks the promise: how far it can be explained, and what stands around the first op that cannot.
-func excerpt(history []Op, v verdict) string {
+func excerpt(history []Op, v verdict, fleet bool) string {
 	if v.why != "" {
 		return v.why
 	}
@@ -107,7 +108,7 @@ func excerpt(history []Op, v verdict) string {
 	var s state
 	done := make(map[Op]bool)
 	for _, o := range explained {
-		s, _ = s.step(o)
+		s, _ = s.step(o, fleet)
 		done[o] = true
 	}
 	left := slices.DeleteFunc(prepare(history), func(o Op) bool { return done[o] })
