@@ -127,7 +127,7 @@ func TestUploadThatStallsBesideOthers(t *testing.T) {
 	read, write := io.Pipe()
 	old := make(chan answer, 1)
 	go func() { old <- send("PUT", "/jobs/7/a", read, "33") }() // the client closes it when it is cut off
-	_, err := write.Write(bytes.Repeat([]byte("x"), 9<<20)) // 9 MiB have been taken: it streams
+	_, err := write.Write(bytes.Repeat([]byte("x"), 9<<20))     // 9 MiB have been taken: it streams
 	must(t, "begin to upload", err)
 	for range 20 {
 		send("PUT", "/jobs/8/a", strings.NewReader("beside it"), "1").want(t, 200)

@@ -164,8 +164,23 @@ func TestRefusalsArriveBeforeTheBody(t *testing.T) {
 	p.put(t, "/bkt/k", 34, "of 34").want(t, 200)
 	const size = 60 << 20
 	large := make([]byte, size)
+	// upload is not held to its answer where the machine took so long that draining came to its end: after 10 s the connection is closed.
+	repeated := int64(0)
+	upload := func(headers ...string) (answer, error) {
+		for tries := 0; ; tries++ {
+			start := time.Now()
+			a, err := send(fresh, p.addr, "PUT", "/bkt/k", bytes.NewReader(large), headers...)
+			if err == nil || tries == 2 || time.Since(start) < 9*time.Second {
+				return a, err
+			}
+			if headers[1] == "33" {
+				repeated++
+			}
+			t.Logf("an upload of 60 MiB took longer than it is drained: %v", err)
+		}
+	}
 	for i := range 10 {
-		a, err := send(fresh, p.addr, "PUT", "/bkt/k", bytes.NewReader(large), "X-Fence-Token", "33")
+		a, err := upload("X-Fence-Token", "33")
 		if err != nil {
 			t.Fatalf("upload %d of 60 MiB: %v", i, err)
 		}
@@ -185,13 +200,13 @@ func TestRefusalsArriveBeforeTheBody(t *testing.T) {
 	}
 	// Other refusals come as surely.
 	for _, headers := range [][]string{{"X-Fence-Token", "x"}, {"X-Fence-Token", "33", "If-Match", "*"}, {"X-Fence-Token", "34", "X-Amz-Copy-Source", "x"}} {
-		a, err := send(fresh, p.addr, "PUT", "/bkt/k", bytes.NewReader(large), headers...)
+		a, err := upload(headers...)
 		if err != nil || a.status < 400 {
 			t.Errorf("%v: %v %d", headers, err, a.status)
 		}
 	}
 	p.holds(t, "/bkt/k", "of 34")
-	p.audited(t, "code=StaleToken", 14)
+	p.audited(t, "code=StaleToken", 14+repeated)
 }
 
 // TestExpectIsAnsweredAtOnce: who asks before it sends is told no, without 100 Continue, without sending.

@@ -141,8 +141,8 @@ func TestBackend(t *testing.T) {
 	endpoint := versitygw(t)
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
-			if name == "whole" && os.Getenv("FENCEPROXY_LONG") == "" {
-				return // it differs from expiring in where the signature stands, and takes minutes with the race detector
+			if form.whole && os.Getenv("FENCEPROXY_LONG") == "" {
+				return // it takes minutes with the race detector, and small bodies go this way in all that runs over the whole proxy
 			}
 			backendtest.Harness{
 				Whole:               form.whole,

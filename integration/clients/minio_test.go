@@ -12,7 +12,7 @@ func TestMinioGo(t *testing.T) {
 	t.Parallel()
 	readRecipe(t, "minio-go").within(t, "go", "testdata/minio/main.go")
 	program := filepath.Join(t.TempDir(), "minio")
-	build := exec.Command("go", "build", "-o", program, ".")
+	build := exec.Command("go", "build", "-race", "-o", program, ".")
 	build.Dir = "testdata/minio"
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

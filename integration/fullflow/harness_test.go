@@ -47,7 +47,7 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "fenceproxy")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/fenceproxy")
+	build := exec.Command("go", "build", "-race", "-o", binary, "./cmd/fenceproxy")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
