@@ -55,7 +55,7 @@ func TestCanceledClientLeavesATrace(t *testing.T) {
 // pages bounds the file, as a full disk does; it stays as large as it is if that is more.
 func pages(t *testing.T, l *Log, n int) {
 	t.Helper()
-	err := l.db.Write(context.Background(), func(tx *sqlitedb.Tx) error {
+	err := fileOf(l).Write(context.Background(), func(tx *sqlitedb.Tx) error {
 		return tx.QueryRow(fmt.Sprintf("PRAGMA max_page_count = %d", n)).Scan(new(int))
 	})
 	if err != nil {
@@ -136,7 +136,7 @@ func TestClosed(t *testing.T) {
 func TestLostOnClose(t *testing.T) {
 	l := openLog(t, filepath.Join(t.TempDir(), "audit.db"), Options{})
 	l.Add(t.Context(), refusal())
-	if err := l.db.Close(); err != nil {
+	if err := fileOf(l).Close(); err != nil {
 		t.Fatal(err)
 	}
 	l.Add(t.Context(), refusal())

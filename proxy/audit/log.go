@@ -7,13 +7,12 @@ package audit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
 )
 
 const (
@@ -30,12 +29,14 @@ type Options struct {
 	Keep time.Duration // how long records are kept after their last time; 0: for ever
 	Log  *slog.Logger  // told of records that could not be written; nil: nobody is told
 
+	Instance string // what this process is called in its records
+
 	maxRuns, maxNotes int // 0: the constants
 }
 
 // A Log is an open audit log. Its methods may be called from many goroutines at once.
 type Log struct {
-	db       *sqlitedb.DB
+	store    Store
 	options  Options
 	failures atomic.Int64
 	complain complainer
@@ -53,12 +54,8 @@ type Log struct {
 	notes  []Record          // guarded by mu: not yet written, oldest first
 }
 
-// Open opens the audit log at path and makes it where there is none. It fails as sqlitedb.Open does.
-func Open(ctx context.Context, path string, o Options) (*Log, error) {
-	db, _, err := sqlitedb.Open(ctx, path, schema, true)
-	if err != nil {
-		return nil, err
-	}
+// New returns a log over a store, which it owns from then on.
+func New(s Store, o Options) *Log {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -69,7 +66,7 @@ func Open(ctx context.Context, path string, o Options) (*Log, error) {
 		o.maxNotes = maxNotes
 	}
 	l := &Log{
-		db:       db,
+		store:    s,
 		options:  o,
 		complain: complainer{log: o.Log},
 		gathered: make(chan struct{}, 1),
@@ -79,7 +76,7 @@ func Open(ctx context.Context, path string, o Options) (*Log, error) {
 		dirty:    map[*run]struct{}{},
 	}
 	go l.background()
-	return l, nil
+	return l
 }
 
 // Add writes r; it is on disk when Add returns. A refusal that repeats an earlier one is only counted, and is on disk within a
@@ -89,9 +86,9 @@ func Open(ctx context.Context, path string, o Options) (*Log, error) {
 // that is full neither opens the fence nor answers a client. The end of ctx does not end it, for a client that hangs up when it
 // is refused would leave no trace.
 func (l *Log) Add(ctx context.Context, r Record) {
-	r = r.normal(time.Now())
+	r = l.complete(r)
 	if !l.enter() {
-		l.failed(1, sqlitedb.ErrClosed)
+		l.failed(1, errClosed)
 		return
 	}
 	defer l.adds.Done()
@@ -101,7 +98,7 @@ func (l *Log) Add(ctx context.Context, r Record) {
 	if r.Kind == KindRefusal {
 		err = l.addRefusal(ctx, r)
 	} else {
-		_, err = l.insert(ctx, r)
+		_, err = l.store.Insert(ctx, r)
 	}
 	if err != nil {
 		l.failed(1, err)
@@ -122,7 +119,7 @@ func (l *Log) addRefusal(ctx context.Context, r Record) error {
 		return u.err
 	}
 
-	id, err := l.insert(ctx, r)
+	id, err := l.store.Insert(ctx, r)
 	l.mu.Lock()
 	u.id, u.err = id, err
 	if err != nil {
@@ -149,20 +146,33 @@ func (l *Log) enter() bool {
 
 // Note has r written within a second, and does not wait for it.
 func (l *Log) Note(r Record) {
-	r = r.normal(time.Now())
+	r = l.complete(r)
+	r.Event = rand.Text() // it may be written twice: see [Store]
 	if err := l.note(r); err != nil {
 		l.failed(1, err)
 	}
 }
 
-var errTooManyNotes = errors.New("too many records wait for the disk")
+// Shared says that other processes write to the log, too, and that a query shows what they have written.
+func (l *Log) Shared() bool { return l.store.Shared() }
+
+// complete is r as it is stored.
+func (l *Log) complete(r Record) Record {
+	r.Instance = l.options.Instance
+	return r.normal(time.Now())
+}
+
+var (
+	errClosed       = errors.New("the audit log is closed")
+	errTooManyNotes = errors.New("too many records wait for the disk")
+)
 
 func (l *Log) note(r Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
-		return sqlitedb.ErrClosed
+		return errClosed
 	case len(l.notes) >= l.options.maxNotes:
 		return errTooManyNotes
 	}
@@ -192,7 +202,7 @@ func (l *Log) failed(n int64, err error) {
 	l.complain.say("an event could not be written to the audit log", "error", err, "failures", l.failures.Add(n))
 }
 
-// Close writes what has gathered and closes the file. An Add or a Note that comes later counts as failed.
+// Close writes what has gathered and closes the store. An Add or a Note that comes later counts as failed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	closed := l.closed
@@ -209,7 +219,7 @@ func (l *Log) Close() error {
 	if lost := l.unwritten(); lost > 0 {
 		l.failed(lost, err)
 	}
-	return errors.Join(err, l.db.Close())
+	return errors.Join(err, l.store.Close())
 }
 
 // A complainer keeps a disk that fails every request from filling the log, too.

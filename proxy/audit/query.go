@@ -2,11 +2,9 @@ package audit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 )
 
@@ -37,30 +35,26 @@ func (l *Log) Query(ctx context.Context, f Filter) (records []Record, next strin
 		f.Limit = DefaultLimit
 	}
 	f.Limit = min(max(f.Limit, 1), MaxLimit)
-	query, args, err := f.sql()
+	s, err := f.search()
 	if err != nil {
 		return nil, "", err
 	}
 	l.flushForReader()
-	rows, err := l.db.Reader().QueryContext(ctx, query, args...)
+	records, err = l.store.Search(ctx, s)
 	if err != nil {
 		return nil, "", fmt.Errorf("read the audit log: %w", err)
 	}
-	defer rows.Close()
-	records = make([]Record, 0, f.Limit)
-	for rows.Next() {
-		if len(records) == f.Limit {
-			next = cursorOf(records[f.Limit-1])
-			break
-		}
-		r, err := scan(rows)
-		if err != nil {
-			return nil, "", fmt.Errorf("read the audit log: %w", err)
-		}
-		records = append(records, r)
+	if len(records) > f.Limit {
+		records = records[:f.Limit]
+		next = cursorOf(records[f.Limit-1])
 	}
-	if err := rows.Err(); err != nil {
-		return nil, "", fmt.Errorf("read the audit log: %w", err)
+	if records == nil {
+		records = []Record{}
+	}
+	if !l.store.Shared() {
+		for i := range records {
+			records[i].Instance = l.options.Instance
+		}
 	}
 	return records, next, nil
 }
@@ -75,33 +69,17 @@ func (l *Log) Refusals(ctx context.Context, resources []string) (map[string]int6
 		asked[stored] = r
 		names = append(names, stored)
 	}
-	list, err := json.Marshal(names)
-	if err != nil {
-		return nil, err
-	}
 	l.flushForReader()
-	rows, err := l.db.Reader().QueryContext(ctx, countRefusals, string(list))
+	stored, err := l.store.Refusals(ctx, names)
 	if err != nil {
 		return nil, fmt.Errorf("read the audit log: %w", err)
 	}
-	defer rows.Close()
-	sums := map[string]int64{}
-	for rows.Next() {
-		var resource string
-		var sum int64
-		if err := rows.Scan(&resource, &sum); err != nil {
-			return nil, fmt.Errorf("read the audit log: %w", err)
-		}
-		sums[asked[resource]] = sum
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the audit log: %w", err)
+	sums := make(map[string]int64, len(stored))
+	for name, sum := range stored {
+		sums[asked[name]] = sum
 	}
 	return sums, nil
 }
-
-const countRefusals = `SELECT resource, sum(count) FROM record INDEXED BY record_refusals
-	WHERE kind = 'refusal' AND resource IN (SELECT value FROM json_each(?)) GROUP BY resource`
 
 // flushForReader lets a reader see what has gathered. If the disk is full it sees what is there, which is what it is needed for
 // most then.
@@ -111,46 +89,26 @@ func (l *Log) flushForReader() {
 	}
 }
 
-// sql returns the query for one record more than the limit: whether there is another page.
-func (f Filter) sql() (query string, args []any, err error) {
-	var where []string
-	add := func(condition string, values ...any) {
-		where = append(where, condition)
-		args = append(args, values...)
-	}
-	for _, c := range []struct {
-		column, value string
-		limit         int
-	}{
-		{"kind", f.Kind, maxName},
-		{"code", f.Code, maxName},
-		{"bucket", f.Bucket, maxText},
-		{"resource", f.Resource, maxResource},
-		{"access_key", f.AccessKey, maxText},
-	} {
-		if c.value != "" {
-			add(c.column+" = ?", bounded(c.value, c.limit))
-		}
+// search asks for one record more than the limit: whether there is another page.
+func (f Filter) search() (Search, error) {
+	s := Search{
+		Kind: bounded(f.Kind, maxName), Code: bounded(f.Code, maxName), Bucket: bounded(f.Bucket, maxText),
+		Resource: bounded(f.Resource, maxResource), AccessKey: bounded(f.AccessKey, maxText), Limit: f.Limit + 1,
 	}
 	if !f.Since.IsZero() {
-		// The first bound ends the walk along the index, the second one is the question; see runLength.
-		add("time >= ? AND last >= ?", f.Since.Add(-runLength).UnixMilli(), ceilMilli(f.Since))
+		s.BeganFrom, s.LastFrom = f.Since.Add(-runLength), time.UnixMilli(ceilMilli(f.Since)) // see runLength
 	}
 	if !f.Until.IsZero() {
-		add("time < ?", ceilMilli(f.Until))
+		s.BeganBefore = time.UnixMilli(ceilMilli(f.Until))
 	}
 	if f.After != "" {
-		t, id, err := parseCursor(f.After)
+		ms, id, err := parseCursor(f.After)
 		if err != nil {
-			return "", nil, err
+			return s, err
 		}
-		add("(time, id) < (?, ?)", t, id)
+		s.Behind = &Place{time.UnixMilli(ms), id}
 	}
-	query = "SELECT id, " + columns + " FROM record"
-	if len(where) > 0 {
-		query += " WHERE " + strings.Join(where, " AND ")
-	}
-	return query + " ORDER BY time DESC, id DESC LIMIT ?", append(args, f.Limit+1), nil
+	return s, nil
 }
 
 // ceilMilli is the first whole millisecond that is not before t, for the times in the log are cut to theirs.

@@ -92,7 +92,7 @@ func TestFiltersAndPaging(t *testing.T) {
 
 // replaceAll makes records the whole log, and gives them their ids.
 func replaceAll(t *rapid.T, l *Log, records []Record) {
-	err := l.db.Write(context.Background(), func(tx *sqlitedb.Tx) error {
+	err := fileOf(l).Write(context.Background(), func(tx *sqlitedb.Tx) error {
 		_, err := tx.Exec(`DELETE FROM record`)
 		for i := range records {
 			if err == nil {
@@ -122,7 +122,7 @@ func walk(t *rapid.T, l *Log, f Filter) (all []Record) {
 		}
 		f.After = next
 		newer := Record{Time: epoch.Add(100 * time.Hour), Last: epoch.Add(100 * time.Hour), Count: 1, Kind: KindReset, Bucket: "z"}
-		if _, err := l.insert(context.Background(), newer); err != nil {
+		if _, err := l.store.Insert(context.Background(), newer); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,10 +142,11 @@ func TestEveryFilterWalksAnIndex(t *testing.T) {
 		windowed := f
 		windowed.Since, windowed.Until, windowed.After = window.Since, window.Until, window.After
 		for _, f := range []Filter{f, windowed} {
-			query, args, err := f.sql()
+			q, err := f.search()
 			if err != nil {
 				t.Fatal(err)
 			}
+			query, args := searchSQL(q)
 			plan := explain(t, l, query, args...)
 			if !strings.Contains(plan, "INDEX "+index) || strings.Contains(plan, "TEMP B-TREE") {
 				t.Errorf("%s: %s", index, plan)
@@ -162,7 +163,7 @@ func TestEveryFilterWalksAnIndex(t *testing.T) {
 
 func explain(t *testing.T, l *Log, query string, args ...any) string {
 	t.Helper()
-	rows, err := l.db.Reader().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+	rows, err := fileOf(l).Reader().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,10 @@ type Record struct {
 	Client    string    `json:"client"` // address, with or without its port
 	UserAgent string    `json:"user_agent"`
 	RequestID string    `json:"request_id"`
-	Detail    string    `json:"detail"` // a sentence for people
+	Detail    string    `json:"detail"`   // a sentence for people
+	Instance  string    `json:"instance"` // the proxy that wrote it
+
+	Event string `json:"-"` // names the event for the store; not read back
 }
 
 // timeFormat is RFC 3339 in UTC with milliseconds, so that times have one length and sort as text.
@@ -92,6 +95,7 @@ func (r Record) normal(now time.Time) Record {
 		{&r.Client, maxText},
 		{&r.UserAgent, maxText},
 		{&r.RequestID, maxText},
+		{&r.Instance, maxText},
 		{&r.Key, maxKey},
 		{&r.Resource, maxResource},
 		{&r.Detail, maxDetail},

@@ -37,14 +37,14 @@ func TestClientsTextIsBounded(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	r := refusal().normal(time.Date(2026, 5, 4, 3, 2, 1, 987_654_321, time.FixedZone("", 7200)))
-	r.ID = 9
+	r.ID, r.Instance = 9, "p1:9000"
 	got, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `{"time":"2026-05-04T01:02:01.987Z","last":"2026-05-04T01:02:01.987Z","id":9,"count":1,"kind":"refusal",` +
 		`"code":"StaleToken","bucket":"b","key":"jobs/42/out","operation":"PutObject","resource":"b/jobs/42","token":33,"highest":34,` +
-		`"holder":"a","access_key":"AK","client":"10.0.0.1:5000","user_agent":"Boto3/1.40","request_id":"R1","detail":""}`
+		`"holder":"a","access_key":"AK","client":"10.0.0.1:5000","user_agent":"Boto3/1.40","request_id":"R1","detail":"","instance":"p1:9000"}`
 	if string(got) != want {
 		t.Errorf("got\n%s, want\n%s", got, want)
 	}
