@@ -173,6 +173,19 @@ func broken(n int) io.Reader {
 	return io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(io.ErrUnexpectedEOF))
 }
 
+// TestAbortOfOnesOwnGivesItsMemoryBack: a stale holder's abort is let through past the gate, on a way of its own.
+func TestAbortOfOnesOwnGivesItsMemoryBack(t *testing.T) {
+	t.Parallel()
+	before(t, limits(100<<10, 1<<20), func(r *remote) {
+		created := r.want(200, "", "POST", "/b/a?uploads", "", "X-Fence-Token: 33").Body.String()
+		_, id, _ := strings.Cut(created, "<UploadId>")
+		id, _, _ = strings.Cut(id, "<")
+		r.want(200, "", "PUT", "/b/a", "x", "X-Fence-Token: 34")
+		r.want(204, "", "DELETE", "/b/a?uploadId="+id, strings.Repeat("x", 90<<10), "X-Fence-Token: 33")
+		r.unspent()
+	})
+}
+
 // TestWhatABodyTookIsGivenBack, in memory and in the spool, whatever becomes of the write.
 func TestWhatABodyTookIsGivenBack(t *testing.T) {
 	t.Parallel()
