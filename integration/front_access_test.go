@@ -20,7 +20,7 @@ buckets:
   - {name: "*", rules: [{match: "jobs/{job}/**", resource: "jobs/{job}"}]}
 access_keys:
   - {id: ALL, secret: the secret of ALL}
-  - {id: JOB7, secret_file: DIR/secret, buckets: [work], prefixes: [jobs/7/, open]}
+  - {id: JOB7, secret_file: DIR/secret, buckets: [team], prefixes: [jobs/7/, open]}
   - {id: LOGS, secret: the secret of LOGS, buckets: ["logs-*"]}
   - {id: READ, secret: the secret of READ, read_only: true}
   - {id: READ7, secret: the secret of READ7, prefixes: [jobs/7/], read_only: true}
@@ -40,7 +40,7 @@ func newAccessTest(t *testing.T) *accessTest {
 	replaceFile(t, p.dir+"/secret", secretOf("JOB7")+"\n")
 	p.start(t)
 	a := &accessTest{t, p, p.signer(t, "ALL")}
-	for _, bucket := range []string{"/work", "/other", "/logs-1"} {
+	for _, bucket := range []string{"/team", "/other", "/logs-1"} {
 		a.all.do("PUT", bucket, "").want(t, 200)
 		for _, key := range []string{"/jobs/7/a", "/jobs/8/a", "/open/a"} {
 			a.all.do("PUT", bucket+key, "of 34", "X-Fence-Token", "34").want(t, 200)
@@ -88,7 +88,7 @@ func (a *accessTest) denied(key, method, path, body string, headers ...string) {
 func TestOutOfReach(t *testing.T) {
 	t.Parallel()
 	a := newAccessTest(t)
-	for _, object := range []string{"/other/jobs/7/a", "/work/jobs/8/a", "/work/jobs/70/a", "/work/jobs/7", "/work/jobs/", "/work/ope", "/logs-1/open/a", "/none/jobs/7/a"} {
+	for _, object := range []string{"/other/jobs/7/a", "/team/jobs/8/a", "/team/jobs/70/a", "/team/jobs/7", "/team/jobs/", "/team/ope", "/logs-1/open/a", "/none/jobs/7/a"} {
 		for _, method := range []string{"PUT", "GET", "HEAD", "DELETE"} {
 			a.denied("JOB7", method, object, "", "X-Fence-Token", "99")
 		}
@@ -104,10 +104,10 @@ func TestOutOfReach(t *testing.T) {
 	}
 	a.denied("JOB7", "PUT", "/~fence/99/other/jobs/7/a", "x")
 	a.denied("JOB7", "PUT", "/other/jobs/7/a", "x", "X-Amz-Security-Token", "fence=99")
-	a.denied("JOB7", "PUT", "/~fence/99/work/jobs/8/a", "x")
-	a.denied("JOB7", "PUT", "/work/jobs/7/../8/a", "x", "X-Fence-Token", "99")
-	a.denied("JOB7", "PUT", "/work/jobs%2F8%2Fa", "x", "X-Fence-Token", "99")
-	a.denied("LOGS", "PUT", "/work/jobs/7/a", "x", "X-Fence-Token", "99")
+	a.denied("JOB7", "PUT", "/~fence/99/team/jobs/8/a", "x")
+	a.denied("JOB7", "PUT", "/team/jobs/7/../8/a", "x", "X-Fence-Token", "99")
+	a.denied("JOB7", "PUT", "/team/jobs%2F8%2Fa", "x", "X-Fence-Token", "99")
+	a.denied("LOGS", "PUT", "/team/jobs/7/a", "x", "X-Fence-Token", "99")
 	a.denied("LOGS", "PUT", "/logs/jobs/7/a", "x", "X-Fence-Token", "99")
 }
 
@@ -119,21 +119,21 @@ func TestBucketsOutOfReach(t *testing.T) {
 		"", "?list-type=2", "?list-type=2&prefix=", "?list-type=2&prefix=jobs/", "?prefix=jobs%2F8%2F", "?prefix=jobs/7", "?list-type=2&delimiter=/", "?uploads",
 		"?uploads&prefix=jobs/", "?versions", "?versions&prefix=o",
 	} {
-		a.denied("JOB7", "GET", "/work"+query, "", "X-Fence-Token", "99")
+		a.denied("JOB7", "GET", "/team"+query, "", "X-Fence-Token", "99")
 		a.denied("JOB7", "GET", "/other"+query, "", "X-Fence-Token", "99")
 	}
 	a.denied("JOB7", "GET", "/other?list-type=2&prefix=jobs/7/", "", "X-Fence-Token", "99")
-	for _, bucket := range []string{"/work", "/other", "/new"} {
+	for _, bucket := range []string{"/team", "/other", "/new"} {
 		a.denied("JOB7", "PUT", bucket, "", "X-Fence-Token", "99")
 		a.denied("JOB7", "DELETE", bucket, "", "X-Fence-Token", "99")
 		a.denied("JOB7", "PUT", bucket+"?policy", "{}", "X-Fence-Token", "99")
 	}
 	a.denied("LOGS", "PUT", "/new", "")
-	a.denied("LOGS", "GET", "/work?list-type=2", "")
+	a.denied("LOGS", "GET", "/team?list-type=2", "")
 
 	job := a.p.signer(t, "JOB7")
 	for _, query := range []string{"?list-type=2&prefix=jobs/7/", "?prefix=jobs/7/", "?list-type=2&prefix=open", "?list-type=2&prefix=jobs%2F7%2Fa"} {
-		got := job.do("GET", "/work"+query, "").want(t, 200)
+		got := job.do("GET", "/team"+query, "").want(t, 200)
 		if !strings.Contains(string(got.body), "/a</Key>") || strings.Contains(string(got.body), "jobs/8") {
 			t.Errorf("%s: %s", query, got.body)
 		}
@@ -141,7 +141,7 @@ func TestBucketsOutOfReach(t *testing.T) {
 	logs := a.p.signer(t, "LOGS")
 	logs.do("PUT", "/logs-2", "").want(t, 200)
 	logs.do("GET", "/logs-1?list-type=2", "").want(t, 200)
-	for key, want := range map[string][]string{"LOGS": {"logs-1", "logs-2"}, "JOB7": {"work"}, "ALL": {"logs-1", "logs-2", "other", "work"}} {
+	for key, want := range map[string][]string{"LOGS": {"logs-1", "logs-2"}, "JOB7": {"team"}, "ALL": {"logs-1", "logs-2", "other", "team"}} {
 		var list struct {
 			Names []string `xml:"Buckets>Bucket>Name"`
 		}
@@ -157,19 +157,19 @@ func TestWithinReach(t *testing.T) {
 	t.Parallel()
 	a := newAccessTest(t)
 	job := a.p.signer(t, "JOB7")
-	got := job.do("PUT", "/work/jobs/7/b", "of 35", "X-Fence-Token", "35").want(t, 200)
-	if got.header.Get("X-Fence-Resource") != "work/jobs/7" || got.header.Get("X-Fence-Highest") != "35" {
+	got := job.do("PUT", "/team/jobs/7/b", "of 35", "X-Fence-Token", "35").want(t, 200)
+	if got.header.Get("X-Fence-Resource") != "team/jobs/7" || got.header.Get("X-Fence-Highest") != "35" {
 		t.Errorf("%v", got.header)
 	}
-	job.do("PUT", "/work/jobs/7/a", "stale", "X-Fence-Token", "34").stale(t, 35)
-	job.do("PUT", "/work/openly", "x").want(t, 200)
-	job.do("PUT", "/work/jobs/7/c", "", "X-Amz-Copy-Source", "/work/openly", "X-Fence-Token", "35").want(t, 200)
-	if got := job.do("GET", "/work/jobs/7/c", "").want(t, 200); string(got.body) != "x" {
+	job.do("PUT", "/team/jobs/7/a", "stale", "X-Fence-Token", "34").stale(t, 35)
+	job.do("PUT", "/team/openly", "x").want(t, 200)
+	job.do("PUT", "/team/jobs/7/c", "", "X-Amz-Copy-Source", "/team/openly", "X-Fence-Token", "35").want(t, 200)
+	if got := job.do("GET", "/team/jobs/7/c", "").want(t, 200); string(got.body) != "x" {
 		t.Errorf("%q", got.body)
 	}
-	job.do("DELETE", "/work/jobs/7/c", "", "X-Fence-Token", "35").want(t, 204)
+	job.do("DELETE", "/team/jobs/7/c", "", "X-Fence-Token", "35").want(t, 204)
 	a.p.signer(t, "LOGS").do("PUT", "/logs-1/anything", "x", "X-Fence-Token", "1").want(t, 200)
-	job.do("HEAD", "/work", "").want(t, 200)
+	job.do("HEAD", "/team", "").want(t, 200)
 }
 
 // TestCopiesOutOfReach: what a key may not read it may not copy, however the source is spelled.
@@ -177,14 +177,14 @@ func TestCopiesOutOfReach(t *testing.T) {
 	t.Parallel()
 	a := newAccessTest(t)
 	for _, source := range []string{
-		"/other/jobs/7/a", "other/jobs/7/a", "/work/jobs/8/a", "work%2Fjobs%2F8%2Fa", "/work/jobs/7/../8/a", "/work/jobs/7/%2e%2e/8/a", "%2Fwork/jobs/8/a",
+		"/other/jobs/7/a", "other/jobs/7/a", "/team/jobs/8/a", "team%2Fjobs%2F8%2Fa", "/team/jobs/7/../8/a", "/team/jobs/7/%2e%2e/8/a", "%2Fteam/jobs/8/a",
 		"/other/jobs/7/a?versionId=null",
 	} {
-		a.denied("JOB7", "PUT", "/work/jobs/7/b", "", "X-Amz-Copy-Source", source, "X-Fence-Token", "99")
-		a.denied("JOB7", "PUT", "/work/jobs/7/b?partNumber=1&uploadId=x", "", "X-Amz-Copy-Source", source, "X-Fence-Token", "99")
+		a.denied("JOB7", "PUT", "/team/jobs/7/b", "", "X-Amz-Copy-Source", source, "X-Fence-Token", "99")
+		a.denied("JOB7", "PUT", "/team/jobs/7/b?partNumber=1&uploadId=x", "", "X-Amz-Copy-Source", source, "X-Fence-Token", "99")
 	}
-	a.denied("JOB7", "PUT", "/work/jobs/8/b", "", "X-Amz-Copy-Source", "/work/jobs/7/a", "X-Fence-Token", "99")
-	a.denied("JOB7", "PUT", "/other/jobs/7/b", "", "X-Amz-Copy-Source", "/work/jobs/7/a", "X-Fence-Token", "99")
+	a.denied("JOB7", "PUT", "/team/jobs/8/b", "", "X-Amz-Copy-Source", "/team/jobs/7/a", "X-Fence-Token", "99")
+	a.denied("JOB7", "PUT", "/other/jobs/7/b", "", "X-Amz-Copy-Source", "/team/jobs/7/a", "X-Fence-Token", "99")
 }
 
 // TestBatchWithOneKeyOutOfReach: that key is refused, and its fence not moved; the others are deleted.
@@ -193,7 +193,7 @@ func TestBatchWithOneKeyOutOfReach(t *testing.T) {
 	a := newAccessTest(t)
 	batch := "<Delete><Object><Key>jobs/7/a</Key></Object><Object><Key>jobs/8/a</Key></Object><Object><Key>open/a</Key></Object></Delete>"
 	md5 := func(body string) []string { return []string{"Content-Md5", md5Of(body), "X-Fence-Token", "99"} }
-	got := a.p.signer(t, "JOB7").do("POST", "/work?delete", batch, md5(batch)...).want(t, 200)
+	got := a.p.signer(t, "JOB7").do("POST", "/team?delete", batch, md5(batch)...).want(t, 200)
 	var result struct {
 		Deleted []struct{ Key string }
 		Error   []struct{ Key, Code, Message string }
@@ -207,12 +207,12 @@ func TestBatchWithOneKeyOutOfReach(t *testing.T) {
 	if len(result.Error) == 1 && strings.Contains(result.Error[0].Message, "34") {
 		t.Errorf("it tells of the fence: %s", result.Error[0].Message)
 	}
-	if got := a.all.do("GET", "/work/jobs/8/a", "").want(t, 200); string(got.body) != "of 34" || got.header.Get("X-Fence-Highest") != "34" {
+	if got := a.all.do("GET", "/team/jobs/8/a", "").want(t, 200); string(got.body) != "of 34" || got.header.Get("X-Fence-Highest") != "34" {
 		t.Errorf("the key out of reach: %s %v", got.body, got.header)
 	}
-	a.all.do("GET", "/work/jobs/7/a", "").want(t, 404)
+	a.all.do("GET", "/team/jobs/7/a", "").want(t, 404)
 	a.denied("JOB7", "POST", "/other?delete", batch, md5(batch)...)
-	a.denied("READ", "POST", "/work?delete", batch, md5(batch)...)
+	a.denied("READ", "POST", "/team?delete", batch, md5(batch)...)
 }
 
 // TestReadOnlyKeys: such a key reads, and its tokens move nothing.
@@ -222,34 +222,34 @@ func TestReadOnlyKeys(t *testing.T) {
 	marks := a.marks()
 	for _, key := range []string{"READ", "READ7"} {
 		for _, method := range []string{"PUT", "DELETE"} {
-			a.denied(key, method, "/work/jobs/7/a", "", "X-Fence-Token", "99")
+			a.denied(key, method, "/team/jobs/7/a", "", "X-Fence-Token", "99")
 		}
-		a.denied(key, "PUT", "/work/jobs/7/a?fence", "", "X-Fence-Token", "99")
-		a.denied(key, "PUT", "/work/jobs/7/b", "", "X-Amz-Copy-Source", "/work/jobs/7/a", "X-Fence-Token", "99")
-		a.denied(key, "POST", "/work/jobs/7/a?uploads", "", "X-Fence-Token", "99")
-		a.denied(key, "PUT", "/work/jobs/7/a?tagging", "<Tagging/>", "X-Fence-Token", "99")
+		a.denied(key, "PUT", "/team/jobs/7/a?fence", "", "X-Fence-Token", "99")
+		a.denied(key, "PUT", "/team/jobs/7/b", "", "X-Amz-Copy-Source", "/team/jobs/7/a", "X-Fence-Token", "99")
+		a.denied(key, "POST", "/team/jobs/7/a?uploads", "", "X-Fence-Token", "99")
+		a.denied(key, "PUT", "/team/jobs/7/a?tagging", "<Tagging/>", "X-Fence-Token", "99")
 		a.denied(key, "PUT", "/new", "", "X-Fence-Token", "99")
-		a.denied(key, "DELETE", "/work", "", "X-Fence-Token", "99")
+		a.denied(key, "DELETE", "/team", "", "X-Fence-Token", "99")
 
 		reader := a.p.signer(t, key)
 		for _, channel := range [][]string{{"X-Fence-Token", "99"}, {"X-Amz-Security-Token", "fence=99"}} {
-			got := reader.do("GET", "/work/jobs/7/a", "", channel...).want(t, 200)
+			got := reader.do("GET", "/team/jobs/7/a", "", channel...).want(t, 200)
 			if string(got.body) != "of 34" || got.header.Get("X-Fence-Highest") != "34" {
 				t.Errorf("%s: %q %v", key, got.body, got.header)
 			}
-			reader.do("HEAD", "/work/jobs/7/a", "", channel...).want(t, 200)
-			reader.do("GET", "/work?list-type=2&prefix=jobs/7/", "", channel...).want(t, 200)
+			reader.do("HEAD", "/team/jobs/7/a", "", channel...).want(t, 200)
+			reader.do("GET", "/team?list-type=2&prefix=jobs/7/", "", channel...).want(t, 200)
 		}
-		reader.do("GET", "/~fence/99/work/jobs/7/a", "").want(t, 200)
-		if f := reader.do("GET", "/work/jobs/7/a?fence", "").want(t, 200).fence(t); f.Highest != 34 {
+		reader.do("GET", "/~fence/99/team/jobs/7/a", "").want(t, 200)
+		if f := reader.do("GET", "/team/jobs/7/a?fence", "").want(t, 200).fence(t); f.Highest != 34 {
 			t.Errorf("%s: the fence is %+v", key, f)
 		}
 	}
 	if now := a.marks(); now != marks {
 		t.Errorf("reads have moved fences:\n%s%s", marks, now)
 	}
-	a.denied("READ7", "GET", "/work/jobs/8/a", "", "X-Fence-Token", "99")
-	a.denied("READ7", "GET", "/work?list-type=2", "", "X-Fence-Token", "99")
+	a.denied("READ7", "GET", "/team/jobs/8/a", "", "X-Fence-Token", "99")
+	a.denied("READ7", "GET", "/team?list-type=2", "", "X-Fence-Token", "99")
 }
 
 // TestAccessOfTheSDK: a client that nobody here wrote says in its own words what it may not do, and does not try again.
@@ -259,11 +259,11 @@ func TestAccessOfTheSDK(t *testing.T) {
 	s := a.p.signer(t, "JOB7")
 	counted := &counter{RoundTripper: s.client.Transport}
 	s.client.Transport = counted
-	_, err := s.sdk().PutObject(t.Context(), putInput("work", "jobs/8/a", "x"))
+	_, err := s.sdk().PutObject(t.Context(), putInput("team", "jobs/8/a", "x"))
 	if err == nil || !strings.Contains(err.Error(), "AccessDenied") || !strings.Contains(err.Error(), "JOB7") || counted.n != 1 {
 		t.Errorf("after %d requests: %v", counted.n, err)
 	}
-	_, err = s.sdk().PutObject(t.Context(), putInput("work", "openly", "x"))
+	_, err = s.sdk().PutObject(t.Context(), putInput("team", "openly", "x"))
 	must(t, "write within reach", err)
 }
 
