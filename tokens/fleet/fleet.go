@@ -80,8 +80,9 @@ type seenPeer struct {
 
 // An endedPeer is waited for until its writes have settled.
 type endedPeer struct {
-	since time.Duration // boot time at which it was seen that it had ended
-	due   time.Duration // settle time of the next grants to be removed
+	since    time.Duration // boot time at which it was seen that it had ended
+	due      time.Duration // settle time of the next grants to be removed
+	sweeping bool          // they are being removed
 }
 
 // A waiter is a raise that waits for lower grants.
@@ -193,7 +194,7 @@ func (r *Registry) beatUntilClosed() {
 
 // beat says that we go on, or joins, and does what it then sees to be done.
 func (r *Registry) beat() error {
-	ctx, cancel := context.WithTimeout(r.ctx, r.options.Lease/2)
+	ctx, cancel := context.WithTimeout(r.ctx, r.options.Lease/4) // one that gets no answer leaves time for others
 	defer cancel()
 	sent, wall := r.clock.Boot(), r.clock.Wall() // before the store can count it: our lease must be over first
 	view, err := r.keepOrJoin(ctx, sent, wall)
@@ -286,20 +287,8 @@ func (r *Registry) observe(ctx context.Context, v *View) {
 			r.lookAgain()
 		}
 	}
-	for _, s := range r.settled(v, now) {
-		next, err := r.store.Sweep(ctx, s.incarnation, s.settled)
-		r.mu.Lock()
-		switch e := r.ended[s.incarnation]; {
-		case err != nil || e == nil:
-		case next == 0:
-			delete(r.ended, s.incarnation)
-		default:
-			e.due = next
-		}
-		r.mu.Unlock()
-		if err == nil {
-			r.checkGrants()
-		}
+	for _, due := range r.settled(v, now) {
+		r.tasks.Go(func() { r.sweep(due) })
 	}
 	for _, rv := range v.Revoked {
 		r.yield(rv)
@@ -335,6 +324,25 @@ type sweep struct {
 	settled     time.Duration
 }
 
+// sweep removes what has settled, beside the beats: there may be many.
+func (r *Registry) sweep(s sweep) {
+	ctx, cancel := context.WithTimeout(r.ctx, sweepTime)
+	defer cancel()
+	next, err := r.store.Sweep(ctx, s.incarnation, s.settled)
+	r.mu.Lock()
+	if e := r.ended[s.incarnation]; e != nil {
+		e.sweeping = false // where it failed, the next beat tries again
+		if err == nil {
+			e.due = next
+		}
+	}
+	r.mu.Unlock()
+	r.checkGrants()
+}
+
+// sweepTime is how long one sweep may take. What it has removed by then is removed.
+const sweepTime = time.Minute
+
 // settled takes note of the incarnations that have ended and returns those of which grants have settled.
 func (r *Registry) settled(v *View, now time.Duration) (due []sweep) {
 	r.mu.Lock()
@@ -346,7 +354,8 @@ func (r *Registry) settled(v *View, now time.Duration) (due []sweep) {
 			e = &endedPeer{since: now}
 		}
 		seen[incarnation] = e
-		if settled := now - e.since; settled >= e.due {
+		if settled := now - e.since; settled >= e.due && !e.sweeping {
+			e.sweeping = true
 			due = append(due, sweep{incarnation, settled})
 		}
 	}
