@@ -75,7 +75,6 @@ func (s *store) forgetAll(incarnation int64) {
 
 // tell posts to the instances that are alive that their grants have to be given back. It may fail: Standing does it again.
 func (s *store) tell(ctx context.Context, grants []fleetGrant) {
-	s.await(grants, false)
 	for len(grants) > 0 {
 		page := grants[:min(len(grants), pageSize)]
 		grants = grants[len(page):]

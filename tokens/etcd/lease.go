@@ -28,7 +28,6 @@ func (s *store) Join(ctx context.Context, lease time.Duration, mapping int64) (i
 	if err := s.halting(ctx); err != nil {
 		return 0, err
 	}
-	mapping = epoch(mapping)
 	for {
 		found, _, err := s.ask(ctx, clientv3.OpGet(s.keys.version()), clientv3.OpGet(s.keys.halt()), clientv3.OpGet(s.keys.repair()),
 			clientv3.OpGet(s.keys.members(), clientv3.WithPrefix()))

@@ -21,7 +21,7 @@ import (
 // ones the changes of the list since. A mapping for buckets that nobody served before ends nobody's lease.
 const epochShift = 32
 
-func epoch(version int64) int64 { return version >> epochShift << epochShift }
+func epoch(version int64) int64 { return version >> epochShift }
 
 // Mappings implements [tokens.Maintained].
 func (r *Registry) Mappings(ctx context.Context) (all []tokens.Mapping, version int64, err error) {
@@ -59,7 +59,7 @@ func (r *Registry) RecordMappings(ctx context.Context, all []tokens.Mapping, ver
 	}
 	next := version + 1
 	if remapped || epoch(next) != epoch(version) {
-		next = epoch(version) + 1<<epochShift
+		next = (epoch(version) + 1) << epochShift
 	}
 	list, err := json.Marshal(all)
 	if err != nil {

@@ -96,6 +96,7 @@ func (s *store) Record(ctx context.Context, incarnation int64, c tokens.Claim) (
 		},
 		Lower: refs(below),
 	}
+	s.await(below, false)
 	s.tell(ctx, below)
 	return rec, nil
 }
@@ -185,8 +186,7 @@ func (s *store) RecordReset(ctx context.Context, incarnation int64, resource str
 			return e, rec, err
 		}
 		e = tokens.Entry{Resource: resource, Token: t, Generation: was.Generation + 1, RaisedAt: time.UnixMilli(time.Now().UnixMilli())}
-		do := append([]clientv3.Op{clientv3.OpPut(fence, fenceValue(e))}, s.deleteGrant(resource, incarnation)...)
-		do = append(do, clientv3.OpGet(s.keys.grants(resource), clientv3.WithPrefix()))
+		do := []clientv3.Op{clientv3.OpPut(fence, fenceValue(e)), clientv3.OpGet(s.keys.grants(resource), clientv3.WithPrefix())}
 		resp, err := s.txn(ctx, s.mayRecord(incarnation), branches([]branch{{[]clientv3.Cmp{unchanged(fence, revisionOf(found.Kvs))}, do}}), s.whyNot())
 		if err != nil {
 			return e, rec, err
@@ -198,11 +198,16 @@ func (s *store) RecordReset(ctx context.Context, incarnation int64, resource str
 		if which == 1 {
 			continue // somebody has raised it in between; nothing was changed
 		}
-		_, below, err := s.split(resource, incarnation, rangeOf(answers[len(answers)-1]), e.Generation, t)
+		own, below, err := s.split(resource, incarnation, rangeOf(answers[len(answers)-1]), e.Generation, t)
 		if err != nil {
 			return e, rec, err
 		}
-		rec.Lower = refs(below)
+		rec.Grant.ID, rec.Lower = own.id, refs(below)
+		s.await(below, false)
+		if own.id != 0 {
+			s.remember(own)
+			below = append(below, own)
+		}
 		s.tell(ctx, below)
 		return e, rec, nil
 	}
