@@ -159,11 +159,11 @@ func (s *store) end(ctx context.Context, incarnation, beat int64) (ended bool, e
 // sweepAtOnce is how many grants are removed in one transaction: a silent instance may leave a great many.
 const sweepAtOnce = 5000
 
-// Sweep implements [fleet.Store]. What it has removed when it fails has settled and stays removed.
+// Sweep implements [fleet.Store]. It goes beside the beats. What it has removed when it fails has settled and stays removed.
 func (s *store) Sweep(ctx context.Context, incarnation int64, settled time.Duration) (next time.Duration, err error) {
 	for {
 		var removed, ms int64
-		err := write(ctx, s.beats, func(conn *pgx.Conn) error {
+		err := write(ctx, s.calls, func(conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, sweepSQL, incarnation, settled.Milliseconds(), sweepAtOnce).Scan(&removed, &ms)
 		})
 		if err != nil || removed < sweepAtOnce {
