@@ -52,8 +52,9 @@ type Findings struct {
 // A StoreRefusal is what Probe fails with where the store takes no writes to the bucket at all, which has another name or is missing, for example. The
 // client is told what it would have been told without a probe.
 type StoreRefusal struct {
-	Status int    // 4xx
-	Code   string // S3's
+	Status  int    // 4xx
+	Code    string // S3's
+	Message string // the store's: its clients know it; "" if it gave none
 }
 
 func (e *StoreRefusal) Error() string { return "the store refuses all writes to the bucket: " + e.Code }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ func (x *exchange) ask(b Backend, a *asking) {
 	var refused *StoreRefusal
 	switch {
 	case errors.As(err, &refused):
-		a.err = &s3Error{refused.Status, refused.Code, "the store takes no writes to bucket " + a.bucket}
+		a.err = &s3Error{refused.Status, refused.Code, cmp.Or(refused.Message, "the store takes no writes to bucket "+a.bucket)}
 	case err != nil:
 		x.h.Log.Error("a store could not be asked what it does with writes", "backend", x.target.Backend, "bucket", a.bucket, "cause", err)
 	default:

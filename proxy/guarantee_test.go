@@ -98,13 +98,16 @@ func TestStoreThatTakesNoWrites(t *testing.T) {
 	change := func(_ *Config, b *Backend) {
 		b.Probe = func(context.Context, string) (Findings, error) {
 			if asked++; asked == 1 {
-				return Findings{}, fmt.Errorf("probe: %w", &StoreRefusal{Status: 404, Code: "NoSuchBucket"})
+				return Findings{}, fmt.Errorf("probe: %w", &StoreRefusal{Status: 404, Code: "NoSuchBucket", Message: "The specified bucket <b> does not exist"})
 			}
 			return all, nil
 		}
 	}
 	before(t, change, func(r *remote) {
-		r.want(404, "NoSuchBucket", "PUT", "/b/a", "content", "X-Fence-Token: 34")
+		w := r.want(404, "NoSuchBucket", "PUT", "/b/a", "content", "X-Fence-Token: 34")
+		if !strings.Contains(w.Body.String(), "<Message>The specified bucket &lt;b&gt; does not exist</Message>") {
+			t.Errorf("it is told in other words: %s", w.Body)
+		}
 		r.quiet()
 		r.settled()
 		if m := r.mark("b/a"); m != 0 {

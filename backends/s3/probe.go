@@ -246,8 +246,9 @@ func merged(opinions []opinion) (how []string) {
 
 // A RefusedError says that the store takes no writes to this bucket at all: there is none of that name, for example.
 type RefusedError struct {
-	Status int    // 4xx
-	Code   string // S3's, "" if the store gave none
+	Status  int    // 4xx
+	Code    string // S3's, "" if the store gave none
+	Message string // the store's, as it stood in its XML
 }
 
 func (e *RefusedError) Error() string {

@@ -3,6 +3,7 @@ package s3
 import (
 	"context"
 	"fmt"
+	"html"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func (p *prober) barred(ctx context.Context) (harm, why string, err error) {
 	case forbidden:
 		return fmt.Sprintf("the store does not let us write to %s (%s)", p.prefix, first), "", nil
 	case first.status >= 400 && first.status < 500:
-		return "", "", &RefusedError{first.status, first.code()}
+		return "", "", &RefusedError{first.status, first.code(), html.UnescapeString(first.element("Message"))}
 	}
 	return "", "", fmt.Errorf("the store answered %s to the first PUT", first)
 }

@@ -52,7 +52,7 @@ func prober(store *s3.Store) func(context.Context, string) (proxy.Findings, erro
 		found, err := store.Probe(ctx, bucket)
 		var refused *s3.RefusedError
 		if errors.As(err, &refused) {
-			return proxy.Findings{}, &proxy.StoreRefusal{Status: refused.Status, Code: refused.Code}
+			return proxy.Findings{}, &proxy.StoreRefusal{Status: refused.Status, Code: refused.Code, Message: refused.Message}
 		}
 		if err != nil {
 			return proxy.Findings{}, err
