@@ -3,10 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
@@ -17,7 +21,8 @@ func newAuditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who was refused, who raised a fence, and what operators did",
-		Long: `Shows the audit log of a running proxy, the newest first. Refusals that repeat are one record with a count.
+		Long: `Shows the audit log of a running proxy, the newest first. Refusals that repeat are one record with a count. Of several proxies
+(--admin URL,URL,…) it shows the records of all; it exits with 1 where one did not answer.
 
 --since and --until take a time (2026-05-04T03:02:01Z) or how long ago (90m, 24h, 7d).`,
 		Example: `  fenceproxy audit --since 7d --kind refusal --bucket artifacts
@@ -50,21 +55,64 @@ func runAudit(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	client, err := newAdminClient(cmd)
+	clients, err := newAdminClients(cmd)
 	if err != nil {
 		return err
 	}
-	records, more, err := fetchAudit(cmd.Context(), client, query, limit)
-	if err != nil {
+	records, more, err := mergeAudit(cmd.Context(), clients, query, limit)
+	if len(records) == 0 && err != nil {
 		return err
 	}
-	if err := auditListing.print(cmd.OutOrStdout(), format, records); err != nil {
+	if err := auditListingOf(records).print(cmd.OutOrStdout(), format, records); err != nil {
 		return err
 	}
 	if more {
 		cmd.PrintErrf("These are the newest %d; there are more (--limit, or --until to go back).\n", len(records))
 	}
-	return nil
+	return err
+}
+
+// mergeAudit asks all proxies at once and returns the newest records of all of them, from newest to oldest. It also does where some do not answer: its error says
+// which, and that their records are missing.
+func mergeAudit(ctx context.Context, clients []*adminClient, query url.Values, limit int) (records []audit.Record, more bool, err error) {
+	answers := make([]auditAnswer, len(clients))
+	var asked sync.WaitGroup
+	for i, c := range clients {
+		asked.Go(func() { answers[i] = fetchAudit(ctx, c, maps.Clone(query), limit) })
+	}
+	asked.Wait()
+	records = []audit.Record{}
+	var missing []error
+	shared := map[string]bool{} // logs that several proxies write to, and one of them has shown
+	for i, a := range answers {
+		if a.err != nil {
+			missing = append(missing, a.err)
+			continue
+		}
+		if a.log != "" && shared[a.log] {
+			continue
+		}
+		shared[a.log] = true
+		for _, r := range a.records {
+			if len(clients) > 1 {
+				r.Instance = cmp.Or(r.Instance, clients[i].base)
+			}
+			records = append(records, r)
+		}
+		more = more || a.more
+	}
+	slices.SortStableFunc(records, func(a, b audit.Record) int { return b.Time.Compare(a.Time) })
+	if len(records) > limit {
+		records, more = records[:limit], true
+	}
+	if len(missing) > 0 && len(missing) < len(clients) {
+		rest := "what they have written is missing"
+		if _, own := shared[""]; !own {
+			rest = "it is shown what they write to together"
+		}
+		missing = append(missing, fmt.Errorf("%d of %d proxies did not answer: %s", len(missing), len(clients), rest))
+	}
+	return records, more, errors.Join(missing...)
 }
 
 func auditQuery(cmd *cobra.Command) (query url.Values, limit int, err error) {
@@ -91,24 +139,43 @@ func auditQuery(cmd *cobra.Command) (query url.Values, limit int, err error) {
 	return query, limit, err
 }
 
-// fetchAudit reads up to limit records, page by page, and says whether there are more.
-func fetchAudit(ctx context.Context, c *adminClient, query url.Values, limit int) (records []audit.Record, more bool, err error) {
-	records = []audit.Record{}
+// An auditAnswer is what one proxy tells.
+type auditAnswer struct {
+	records []audit.Record
+	more    bool   // there are
+	log     string // where other proxies write to the same; "" where none does
+	err     error
+}
+
+// fetchAudit reads up to limit records, page by page.
+func fetchAudit(ctx context.Context, c *adminClient, query url.Values, limit int) (a auditAnswer) {
 	for {
 		var page struct {
 			Records []audit.Record `json:"records"`
 			Next    string         `json:"next"`
+			Log     string         `json:"log"`
 		}
-		query.Set("limit", strconv.Itoa(min(limit-len(records), pageSize)))
-		if err := c.get(ctx, "/api/v1/audit", query, &page); err != nil {
-			return nil, false, err
+		query.Set("limit", strconv.Itoa(min(limit-len(a.records), pageSize)))
+		if a.err = c.get(ctx, "/api/v1/audit", query, &page); a.err != nil {
+			return a
 		}
-		records = append(records, page.Records...)
-		if page.Next == "" || len(records) >= limit {
-			return records, page.Next != "", nil
+		a.records, a.log = append(a.records, page.Records...), page.Log
+		if page.Next == "" || len(a.records) >= limit {
+			a.more = page.Next != ""
+			return a
 		}
 		query.Set("after", page.Next)
 	}
+}
+
+// auditListingOf names the proxies where the records come from several.
+func auditListingOf(records []audit.Record) listing[audit.Record] {
+	l := auditListing
+	several := func(r audit.Record) bool { return r.Instance != records[0].Instance }
+	if slices.ContainsFunc(records, several) {
+		l.table = append(slices.Clone(l.table), column[audit.Record]{"INSTANCE", func(r audit.Record) string { return r.Instance }})
+	}
+	return l
 }
 
 var auditListing = listing[audit.Record]{
@@ -144,6 +211,7 @@ var auditListing = listing[audit.Record]{
 		{"user_agent", func(r audit.Record) string { return r.UserAgent }},
 		{"request_id", func(r audit.Record) string { return r.RequestID }},
 		{"detail", func(r audit.Record) string { return r.Detail }},
+		{"instance", func(r audit.Record) string { return r.Instance }},
 	},
 }
 

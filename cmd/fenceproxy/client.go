@@ -26,7 +26,7 @@ const (
 // addAdminFlags adds what says where the proxy is.
 func addAdminFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
-	f.String("admin", "", "URL of the running proxy's admin API (default: admin of the configuration)")
+	f.String("admin", "", "`URL[,URL…]` of the running proxies' admin APIs (default: admin of the configuration)")
 	f.String("config", "config.yaml", "configuration to read that from")
 	_ = cmd.MarkPersistentFlagFilename("config", "yaml", "yml")
 }
@@ -56,21 +56,51 @@ type adminClient struct {
 	http *http.Client
 }
 
-func newAdminClient(cmd *cobra.Command) (*adminClient, error) {
-	base, err := adminURL(cmd)
+// newAdminClients returns a client for each proxy that was named.
+func newAdminClients(cmd *cobra.Command) ([]*adminClient, error) {
+	named, err := adminURL(cmd)
 	if err != nil {
 		return nil, err
 	}
-	if !strings.Contains(base, "://") {
-		base = "http://" + base
+	var clients []*adminClient
+	for base := range strings.SplitSeq(named, ",") {
+		base = strings.TrimSpace(base)
+		if !strings.Contains(base, "://") {
+			base = "http://" + base
+		}
+		u, err := url.Parse(base)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.Fragment != "" {
+			return nil, fmt.Errorf("--admin %q is not the URL of a proxy: it looks like http://127.0.0.1:9001", base)
+		}
+		// Neither a proxy of the environment nor a connection that outlives the command.
+		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: connectWait}).DialContext, DisableKeepAlives: true}
+		clients = append(clients, &adminClient{base: strings.TrimRight(base, "/"), http: &http.Client{Transport: transport}})
 	}
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("--admin %q is not the URL of a proxy: it looks like http://127.0.0.1:9001", base)
+	return clients, nil
+}
+
+// newAdminClient returns a client for the first proxy that answers. Proxies that share a registry tell the same of its fences.
+func newAdminClient(cmd *cobra.Command) (*adminClient, error) {
+	clients, err := newAdminClients(cmd)
+	if err != nil {
+		return nil, err
 	}
-	// Neither a proxy of the environment nor a connection that outlives the command.
-	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: connectWait}).DialContext, DisableKeepAlives: true}
-	return &adminClient{base: strings.TrimRight(base, "/"), http: &http.Client{Transport: transport}}, nil
+	if len(clients) == 1 {
+		return clients[0], nil
+	}
+	var silent []error
+	for _, c := range clients {
+		var health struct{}
+		if err := c.get(cmd.Context(), "/healthz", nil, &health); err != nil {
+			silent = append(silent, err)
+			continue
+		}
+		for _, err := range silent {
+			cmd.PrintErrln("fenceproxy:", err)
+		}
+		return c, nil
+	}
+	return nil, errors.Join(silent...)
 }
 
 func (c *adminClient) get(ctx context.Context, path string, query url.Values, answer any) error {

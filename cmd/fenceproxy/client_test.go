@@ -341,3 +341,75 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
+
+// Several proxies are asked at once: those that have logs of their own are shown together, the newest first, and one that does not answer is told.
+func TestAuditOfSeveralProxies(t *testing.T) {
+	a, b := startAdmin(t), startAdmin(t)
+	for i, p := range []*running{a, b, a, b, a} {
+		p.audit.Note(audit.Record{Time: then.Add(time.Duration(i) * time.Second), Kind: audit.KindRaise, Token: int64(i + 1)})
+	}
+	show := func(limit int, urls ...string) (got []string, said string, err error) {
+		t.Helper()
+		stdout, said, err := run(nil, "audit", "--since", "", "--format", "csv", "--limit", fmt.Sprint(limit), "--admin", strings.Join(urls, ","))
+		rows, csvErr := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+		if csvErr != nil {
+			t.Fatal(csvErr)
+		}
+		for _, row := range rows[min(1, len(rows)):] {
+			got = append(got, row[10]+" "+row[18])
+		}
+		return got, said, err
+	}
+	all := []string{"5 " + a.url, "4 " + b.url, "3 " + a.url, "2 " + b.url, "1 " + a.url}
+	if got, _, err := show(9, a.url, b.url); err != nil || !slices.Equal(got, all) {
+		t.Errorf("both: %q (%v), want %q", got, err, all)
+	}
+	if got, said, err := show(2, b.url, a.url); err != nil || !slices.Equal(got, all[:2]) || !strings.Contains(said, "there are more") {
+		t.Errorf("two of both: %q (%v) %s", got, err, said)
+	}
+	const nobody = "http://127.0.0.1:1"
+	got, _, err := show(9, nobody, b.url)
+	if !slices.Equal(got, []string{all[1], all[3]}) {
+		t.Errorf("one and nobody: %q", got)
+	}
+	wantError(t, err, "no proxy answers at "+nobody)
+	wantError(t, err, "1 of 2 proxies did not answer: what they have written is missing")
+	if exitCode(err) == 0 {
+		t.Error("it exits with 0 although one did not answer")
+	}
+	got, _, err = show(9, nobody)
+	wantError(t, err, "no proxy answers at "+nobody)
+	if len(got) > 0 {
+		t.Errorf("nobody: %q", got)
+	}
+}
+
+// Proxies that write to one log are asked, and it is shown once.
+func TestAuditOfOneLogOfSeveralProxies(t *testing.T) {
+	a := startAdmin(t)
+	a.audit.Note(audit.Record{Time: then, Kind: audit.KindRaise, Token: 1})
+	var urls []string
+	for range 2 {
+		server := httptest.NewServer(admin.New(admin.Config{Fence: a, Registry: a, Audit: a.audit, AuditOf: "THEREGISTRY"}))
+		t.Cleanup(server.Close)
+		urls = append(urls, server.URL)
+	}
+	stdout, _, err := run(nil, "audit", "--since", "", "--format", "jsonl", "--admin", strings.Join(urls, ","))
+	if err != nil || strings.Count(stdout, "\n") != 1 {
+		t.Errorf("%s (%v), want the record once", stdout, err)
+	}
+	_, _, err = run(nil, "audit", "--since", "", "--format", "jsonl", "--admin", urls[0]+",127.0.0.1:1")
+	wantError(t, err, "1 of 2 proxies did not answer: it is shown what they write to together")
+}
+
+// Of proxies that share a registry any one will do.
+func TestFencesOfTheFirstThatAnswers(t *testing.T) {
+	p := startAdmin(t)
+	p.marks["b/x"] = tokens.Entry{Resource: "b/x", Token: 7}
+	stdout, said, err := run(nil, "fences", "list", "--format", "jsonl", "--admin", "127.0.0.1:1,"+p.url)
+	if err != nil || !strings.Contains(stdout, `"token":7`) || !strings.Contains(said, "no proxy answers at http://127.0.0.1:1") {
+		t.Errorf("%s %s (%v)", stdout, said, err)
+	}
+	_, _, err = run(nil, "fences", "list", "--admin", "127.0.0.1:1,127.0.0.1:2")
+	wantError(t, err, "no proxy answers at http://127.0.0.1:2")
+}

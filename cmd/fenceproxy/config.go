@@ -21,8 +21,9 @@ type config struct {
 	File       string // the file it was read from
 	Listen     string // host:port of the S3 API, loopback where there are no access keys; port 0 is any free one
 	Admin      string // host:port of the admin API, loopback
-	Data       string // directory of the registry and the audit log
-	Registry   string // driver of the registry: sqlite
+	Health     string // host:port that serves health and metrics alone; "" for none
+	Data       string // directory of what this process keeps for itself: with sqlite the registry, and the audit log
+	Registry   registryConfig
 	Backends   []backendConfig
 	Buckets    []rules.Bucket // what Rules was made of
 	Rules      *rules.Table
@@ -33,6 +34,7 @@ type config struct {
 	TLS        tlsFiles      // of the S3 API; empty for plain HTTP
 	AuditKeep  time.Duration // how long audit records are kept
 	RaiseWait  time.Duration // how long a client waits for a raise
+	Drain      time.Duration // from the signal to stop to the end of listen
 
 	// BufferBytes is the longest body, in bytes, that is read whole and verified before the store is asked; longer ones stream.
 	// MemoryBytes is what all bodies that are held so may take together, never less than BufferBytes.
@@ -67,7 +69,7 @@ func defaultConfig() config {
 		Listen:    "127.0.0.1:9000",
 		Admin:     "127.0.0.1:9001",
 		Data:      "data",
-		Registry:  "sqlite",
+		Registry:  registryConfig{Driver: sqliteDriver},
 		AuditKeep: 90 * day,
 		RaiseWait: 5 * time.Second,
 
@@ -122,6 +124,7 @@ func parseConfig(path string, text []byte, getenv func(string) (string, bool)) (
 type configDraft struct {
 	config
 	values   map[string]*yaml.Node // of the top level, by key
+	registry map[string]*yaml.Node // of registry, by key
 	backends []backendDraft
 	buckets  []bucketDraft
 	keys     []keyDraft
@@ -145,6 +148,8 @@ var (
 		{"admin", func(r *configReader, n *yaml.Node, d *configDraft) {
 			r.loopback(n, "this version has no admin_token", &d.Admin)
 		}},
+		{"health", func(r *configReader, n *yaml.Node, d *configDraft) { r.address(n, &d.Health) }},
+		{"drain", func(r *configReader, n *yaml.Node, d *configDraft) { r.duration(n, 0, 10*time.Minute, &d.Drain) }},
 		{"data", func(r *configReader, n *yaml.Node, d *configDraft) { r.path(n, &d.Data) }},
 		{"registry", readRegistry},
 		{"backends", readBackends},
@@ -157,14 +162,6 @@ var (
 		{"region", readRegion},
 		{"tls", readTLS},
 		{"admin_token", nil},
-	}
-	registryKeys = []configKey[config]{
-		{"driver", func(r *configReader, n *yaml.Node, c *config) { r.oneOf(n, &c.Registry, "sqlite") }},
-		{"dsn", nil},
-		{"lease", nil},
-		{"endpoints", nil},
-		{"prefix", nil},
-		{"tls", nil},
 	}
 	fileKeys = []configKey[backendConfig]{
 		{"type", readBackendType},
@@ -207,14 +204,6 @@ var (
 		}},
 	}
 )
-
-func readRegistry(r *configReader, n *yaml.Node, d *configDraft) {
-	if driver := yamlValueOf(n, "driver"); driver != nil && (driver.Value == "postgres" || driver.Value == "etcd") {
-		r.fault(driver, "%s is %s; sqlite is the driver that it has", driver.Value, notSupportedYet)
-		return
-	}
-	readMapping(r, n, registryKeys, &d.config)
-}
 
 func readBackends(r *configReader, n *yaml.Node, d *configDraft) {
 	pairs := r.pairs(n)
@@ -270,6 +259,7 @@ func (d *configDraft) finish(r *configReader) {
 	d.finishBuckets(r)
 	d.finishAccessKeys(r)
 	d.finishTLS(r)
+	d.finishRegistry(r)
 	for _, b := range d.backends {
 		d.Backends = append(d.Backends, b.backendConfig)
 	}
@@ -284,6 +274,7 @@ func (d *configDraft) checkAddresses(r *configReader) {
 	if d.Anonymous && len(d.keys) > 0 {
 		r.fault(d.values["anonymous"], "true lets everybody in, and access_keys only those who have one; take one of them out")
 	}
+	d.checkHealth(r)
 	if r.bad[listen] || r.bad[admin] || !sameAddress(d.Listen, d.Admin) {
 		return
 	}
@@ -292,6 +283,19 @@ func (d *configDraft) checkAddresses(r *configReader) {
 		return
 	}
 	r.fault(admin, "%s is the address of listen, too; give it another port", d.Admin)
+}
+
+// checkHealth keeps the address of health apart from the others.
+func (d *configDraft) checkHealth(r *configReader) {
+	health := d.values["health"]
+	if r.bad[health] || d.Health == "" {
+		return
+	}
+	for _, other := range []struct{ key, address string }{{"listen", d.Listen}, {"admin", d.Admin}} {
+		if !r.bad[d.values[other.key]] && sameAddress(d.Health, other.address) {
+			r.fault(health, "%s is the address of %s, too; give it another port", d.Health, other.key)
+		}
+	}
 }
 
 // checkRoots keeps the name spaces of the stores apart: from each other, for one registry's fence over the same files from two

@@ -51,7 +51,7 @@ func TestConfigDefaults(t *testing.T) {
 		Listen:    "127.0.0.1:9000",
 		Admin:     "127.0.0.1:9001",
 		Data:      "data",
-		Registry:  "sqlite",
+		Registry:  registryConfig{Driver: "sqlite"},
 		Backends:  []backendConfig{{Name: "local", Type: "file", Root: "data/objects", Stamp: true}},
 		Buckets:   []rules.Bucket{{Name: "*", Backend: "local"}},
 		AuditKeep: 90 * 24 * time.Hour,
@@ -109,7 +109,7 @@ func TestShippedConfigIsTheManual(t *testing.T) {
 	}
 	var keys []string
 	for _, list := range [][]string{
-		supportedKeys(configKeys), supportedKeys(registryKeys), supportedKeys(fileKeys), supportedKeys(s3Keys),
+		supportedKeys(configKeys), supportedKeys(postgresKeys), supportedKeys(etcdKeys), supportedKeys(etcdTLSKeys), supportedKeys(fileKeys), supportedKeys(s3Keys),
 		supportedKeys(accessKeyKeys), supportedKeys(auditKeys), supportedKeys(tlsKeys),
 		supportedKeys(limitKeys), supportedKeys(bucketKeys), supportedKeys(ruleKeys),
 	} {
@@ -161,13 +161,6 @@ func TestConfigMissing(t *testing.T) {
 func TestConfigNotYet(t *testing.T) {
 	for _, text := range []string{
 		"admin_token: t",
-		"registry: {driver: postgres, dsn: d, lease: 10s}",
-		"registry: {driver: etcd, endpoints: [e], prefix: p, tls: {}}",
-		"registry: {lease: 10s}",
-		"registry: {dsn: d}",
-		"registry: {endpoints: []}",
-		"registry: {prefix: p}",
-		"registry: {tls: {}}",
 		"buckets: [{name: a, rules: [{match: b, stamp: off}]}]",
 	} {
 		got := faultsOfConfig(t, text)
@@ -273,7 +266,7 @@ access_keys:
 		Listen:   "[::1]:0",
 		Admin:    "localhost:0",
 		Data:     "/var/lib/fenceproxy",
-		Registry: "sqlite",
+		Registry: registryConfig{Driver: "sqlite"},
 		Backends: []backendConfig{
 			{Name: "cold", Type: "file", Root: "/srv/cold", Stamp: true},
 			{Name: "hot_1", Type: "file", Root: "/var/lib/fenceproxy/objects"},

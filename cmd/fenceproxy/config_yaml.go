@@ -171,7 +171,9 @@ func (r *configReader) sign(mark, name string, n *yaml.Node) string {
 }
 
 // isSecretKey says that the value of a key is never printed.
-func isSecretKey(name string) bool { return name == "secret" || name == "secret_key" }
+func isSecretKey(name string) bool {
+	return name == "secret" || name == "secret_key" || name == "dsn" || name == "password"
+}
 
 // A configKey is a key of a mapping and how its value is read. read is nil for a key that this version cannot honour.
 type configKey[T any] struct {

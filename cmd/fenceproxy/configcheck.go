@@ -49,6 +49,12 @@ func summarize(w io.Writer, c *config) {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	say("%s is good: %d backends, %d bucket entries, %d rules; it listens on %s (admin on %s) and keeps its data in %s",
 		c.File, len(c.Backends), len(c.Buckets), rules, c.Listen, c.Admin, c.Data)
+	if c.Registry.shared() {
+		say("The token registry is shared with other proxies: %s; the lease is %s.", c.Registry.place(), formatDuration(c.Registry.Lease))
+	}
+	if c.Health != "" {
+		say("Health and metrics are on %s, too.", c.Health)
+	}
 	if c.TLS == (tlsFiles{}) {
 		say("The S3 API is plain HTTP.")
 	} else {

@@ -27,7 +27,7 @@ func (p *site) serves(t *testing.T, f serveFlags, use func(*state)) (said string
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	s, err := openState(t.Context(), c, f, slog.New(slog.NewTextHandler(&log, nil)), "a test")
+	s, err := openState(t.Context(), c, f, slog.New(slog.NewTextHandler(&log, nil)), "a test", "test:1")
 	if err != nil {
 		return log.String(), err
 	}

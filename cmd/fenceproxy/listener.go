@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,7 @@ type front struct {
 	log      *slog.Logger
 
 	refusedTotal prometheus.Counter
+	leaving      atomic.Bool // answers tell their clients to open no request on the same connection any more
 
 	mu       sync.Mutex
 	open     map[net.Conn]struct{} // guarded by mu
@@ -142,6 +144,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.leave()
+	if f.leaving.Load() {
+		w.Header().Set("Connection", "close") // on HTTP/2 the server sends GOAWAY
+	}
 	if r.ProtoMajor < 2 { // TCP sees to it: see dataListener
 		f.next.ServeHTTP(w, r)
 		return
@@ -149,6 +154,24 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w), wait: f.bodyWait}
 	defer p.last()
 	f.next.ServeHTTP(p, r)
+}
+
+// drain goes on serving for a while after /readyz has said no: load balancers look only now and then. Who comes in that time is served, and told to
+// come on another connection next, so that none is closed under a request. It ends early when a listener fails.
+func (f *front) drain(wait time.Duration, failed <-chan error) error {
+	if wait == 0 {
+		return nil
+	}
+	f.leaving.Store(true)
+	f.log.Info("stopping: load balancers are given time to notice", "drain", wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-failed:
+		return fmt.Errorf("a listener failed: %w", err)
+	}
 }
 
 // refuse tells a client to come back, and ends its connection.

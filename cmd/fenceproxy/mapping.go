@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -185,7 +186,18 @@ func (was entryMapping) differsFrom(is entryMapping) string {
 // Then it waits for the writes of earlier runs first: they went by the old names, and no raise by a new name would wait for them.
 //
 // If we crash during the wait, the old mapping is on record, and the next start is refused without --remap once more.
-func (s *state) checkMapping(ctx context.Context, c *config, remap bool, log *slog.Logger) error {
+//
+// Where several proxies start at once, another one may put its mappings on record after we have looked: then they are compared once more.
+func (s *state) checkMapping(ctx context.Context, c *config, remap bool, log *slog.Logger) (err error) {
+	for range 5 {
+		if err = s.compareMapping(ctx, c, remap, log); !errors.Is(err, tokens.ErrRemapped) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *state) compareMapping(ctx context.Context, c *config, remap bool, log *slog.Logger) error {
 	entries, err := mappingsOf(c)
 	if err != nil {
 		return err

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 
-	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/sqlite"
@@ -19,11 +17,11 @@ func newRaiseCommand() *cobra.Command {
 	var file, allBy string
 	cmd := &cobra.Command{
 		Use:   "raise --all-by N",
-		Short: "Raise the highest token of every resource by N, while no proxy runs",
+		Short: "Raise the highest token of every resource by N, while no proxy uses the registry",
 		Long: `Raises every recorded token by N, all of them in one step, or none. For a registry that has forgotten tokens: one that
 was restored from a backup or rebuilt. Every holder is shut out whose token is not at least N above what is recorded.
 
-The proxy is stopped for it. For one resource of a running proxy there is fenceproxy fences raise.`,
+Every proxy is stopped for it, or does without the registry, as all do that share one that was restored. For one resource of a running proxy there is fenceproxy fences raise.`,
 		Example: "  fenceproxy raise --all-by 1000",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,15 +55,20 @@ func raiseAll(cmd *cobra.Command, c *config, by tokens.Token) (err error) {
 	case repair == tokens.RepairNew || repair == tokens.RepairKnown:
 		return errors.New("a rebuild of the token registry has not come to its end, and no margin helps where tokens are missing: run `fenceproxy rebuild` first. Nothing was raised")
 	}
+	if err := alone(cmd.Context(), s.registry, log); err != nil {
+		return err
+	}
 	id := s.registry.Start().ID
 	raised, err := s.registry.RaiseAll(cmd.Context(), by)
 	if err != nil {
 		return err
 	}
-	s.audit.Add(cmd.Context(), audit.Record{
-		Kind: audit.KindRaise, Operation: "raise --all-by", Token: int64(by),
-		Detail: fmt.Sprintf("the tokens of all %d resources of registry %s were raised by %d", raised, id, by),
-	})
+	if s.audit != nil {
+		s.audit.Add(cmd.Context(), audit.Record{
+			Kind: audit.KindRaise, Operation: "raise --all-by", Token: int64(by),
+			Detail: fmt.Sprintf("the tokens of all %d resources of registry %s were raised by %d", raised, id, by),
+		})
+	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "The tokens of %d resources were raised by %d, in registry %s.\n", raised, by, id)
 	if err == nil && raised > 0 {
 		cmd.PrintErrln("Next: see that the lock service counts on from above the new ones (fenceproxy fences list, once the proxy runs), start\n" +
@@ -74,20 +77,27 @@ func raiseAll(cmd *cobra.Command, c *config, by tokens.Token) (err error) {
 	return err
 }
 
-// openRegistryAlone opens what a repair of the registry needs, without the backends: they may be out of reach.
+// openRegistryAlone opens what a repair of the registry needs, without the backends: they may be out of reach. A registry that has forgotten tokens is opened,
+// too: this is what it is to be repaired with.
 func (s *state) openRegistryAlone(ctx context.Context, c *config, log *slog.Logger) (err error) {
-	if s.lock, err = sqlite.Lock(c.Data, "fenceproxy raise"); err != nil {
-		return offline(err)
+	var lockErr error
+	if s.lock, lockErr = sqlite.Lock(c.Data, "fenceproxy raise"); lockErr != nil && !c.Registry.shared() {
+		return offline(lockErr)
 	}
-	registry, err := sqlite.Open(ctx, s.lock, sqlite.Options{})
-	if errors.Is(err, sqlitedb.ErrMissing) {
+	s.registry, err = openRegistryOf(ctx, c, s.lock, registryOpening{acceptRestored: true, log: log})
+	if errors.Is(err, errNoRegistry) {
 		return fmt.Errorf("%w; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects", err)
 	} else if err != nil {
 		return err
 	}
-	s.registry = registry
-	s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log})
-	return err
+	if c.Registry.ID != "" && c.Registry.ID != s.registry.Start().ID {
+		return fmt.Errorf("the configuration says that the token registry is %s (registry.id), and the one in %s is %s", c.Registry.ID, c.Registry.place(), s.registry.Start().ID)
+	}
+	if s.lock == nil && c.Registry.Driver != postgresDriver {
+		log.Warn("this raise is in no audit log", "cause", lockErr)
+		return nil
+	}
+	return s.openAudit(ctx, c, instanceOf("raise"), log)
 }
 
 // offline says of a lock that another process has that this command does not run beside a proxy.

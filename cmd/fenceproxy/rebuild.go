@@ -181,11 +181,11 @@ type rebuilder struct {
 func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	f.newRegistry = true
 	r.repair = tokens.RepairNew // from its first moment on
-	if err := r.open(ctx, r.config, f, r.log, "fenceproxy rebuild"); err != nil {
+	if err := r.open(ctx, r.config, f, r.log, "fenceproxy rebuild", instanceOf("rebuild")); err != nil {
 		return offline(err)
 	}
 	if r.registry.Start().Created {
-		r.log.Warn("there was no token registry: a new one was made", "registry", r.registry.Start().ID, "data", r.config.Data)
+		r.log.Warn("there was no token registry: a new one was made", "registry", r.registry.Start().ID, "in", r.config.Registry.place(), "data", r.config.Data)
 	}
 	some, err := r.registry.List(ctx, "", "", 1)
 	if err != nil {
@@ -203,11 +203,14 @@ func (r *rebuilder) begin(ctx context.Context, f serveFlags) error {
 	if err := r.registry.SetRepair(ctx, under); err != nil {
 		return err
 	}
+	if err := alone(ctx, r.registry, r.log); err != nil { // none starts any more, for the repair is on record
+		return errors.Join(err, r.registry.SetRepair(ctx, before))
+	}
 	f.newRegistry = r.fresh
-	if err := r.bind(f, r.log); err != nil {
+	if err := r.bind(r.config, f, r.log); err != nil {
 		return err
 	}
-	r.recordStart(ctx, r.log)
+	r.recordStart(ctx, r.config, r.log)
 	if err := r.adopt(ctx, f.adopt, r.log); err != nil {
 		return err
 	}

@@ -83,7 +83,15 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	}
 	defer adm.Close()
 
-	s, err := openState(ctx, c, f, log, "listening on "+data.Addr().String())
+	var health net.Listener
+	if c.Health != "" {
+		if health, err = listen(ctx, net.ListenConfig{}, c.Health, "health"); err != nil {
+			return err
+		}
+		defer health.Close()
+	}
+
+	s, err := openState(ctx, c, f, log, "listening on "+data.Addr().String(), instanceOf(portOf(data)))
 	if err != nil {
 		return err
 	}
@@ -100,33 +108,81 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 		RegistryID: s.registry.Start().ID, Adopted: s.registry.Adopted(), Buffer: c.BufferBytes, Memory: c.MemoryBytes, Spool: s.spool,
 	})
 	defer handler.Close()
-	dataServer := newFront(handler, c, log, metrics).server(c, certificate)
+	front := newFront(handler, c, log, metrics)
+	dataServer := front.server(c, certificate)
 	var ready atomic.Bool
-	adminServer := newServer(admin.New(admin.Config{
-		Fence: s.fence, Registry: s.registry, Audit: s.audit, Version: programVersion(),
+	api := admin.Config{
+		Fence: s.fence, Registry: s.registry, Audit: s.audit, AuditOf: s.auditOf(), Version: programVersion(),
 		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}),
 		Ready: func() error {
 			if !ready.Load() {
 				return errors.New("the proxy is starting or stopping")
 			}
-			return s.registry.Failure()
+			return s.ready()
 		},
-	}), log)
-
-	failed := make(chan error, 2)
+	}
+	adminServers := []*http.Server{newServer(admin.New(api), log)}
+	failed := make(chan error, 3)
 	go func() { failed <- serveData(dataServer, data) }()
-	go func() { failed <- adminServer.Serve(adm) }()
+	go func() { failed <- adminServers[0].Serve(adm) }()
+	if health != nil {
+		healthServer := newServer(admin.NewHealth(api), log)
+		adminServers = append(adminServers, healthServer)
+		go func() { failed <- healthServer.Serve(health) }()
+	}
 	ready.Store(true)
 	dir, _ := filepath.Abs(c.Data) // for people
-	log.Info("serving", "listen", data.Addr().String(), "admin", adm.Addr().String(), "data", dir, "tls", certificate != nil, "version", programVersion(), "pid", os.Getpid())
+	log.Info("serving", "listen", data.Addr().String(), "admin", adm.Addr().String(), "health", addressOf(health), "data", dir, "tls", certificate != nil, "version", programVersion(), "pid", os.Getpid())
 
 	select {
 	case err = <-failed:
 		err = fmt.Errorf("a listener failed: %w", err)
 	case <-ctx.Done():
+		ready.Store(false)
+		err = front.drain(c.Drain, failed)
 	}
 	ready.Store(false)
-	return errors.Join(err, stopServers(ctx, log, dataServer, adminServer))
+	return errors.Join(err, stopServers(ctx, log, dataServer, adminServers))
+}
+
+// instanceOf is what this process is called beside others: by its machine, and what tells it from others there.
+func instanceOf(what string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + ":" + what
+}
+
+func addressOf(l net.Listener) string {
+	if l == nil {
+		return ""
+	}
+	return l.Addr().String()
+}
+
+func portOf(l net.Listener) string {
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// ready is why no new token can be raised, nil if it can. A shared registry that was away for longer than the lease makes a proxy unready until it is back.
+func (s *state) ready() error {
+	if err := s.registry.Failure(); err != nil {
+		return err
+	}
+	if s.registry.Incarnation() == 0 {
+		return errors.New("the lease of the token registry is over: it has not answered in time")
+	}
+	return nil
+}
+
+// auditOf names the audit log where several proxies write to one; "" where this one has its own.
+func (s *state) auditOf() string {
+	if !s.audit.Shared() {
+		return ""
+	}
+	return s.registry.Start().ID
 }
 
 // certificateOf is nil where the S3 API is plain HTTP.
@@ -162,7 +218,7 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 
 // stopServers lets the requests under way end, within bounds. Those that do not are cut off; what was past the gate stays on
 // record as in doubt.
-func stopServers(ctx context.Context, log *slog.Logger, data, adm *http.Server) error {
+func stopServers(ctx context.Context, log *slog.Logger, data *http.Server, others []*http.Server) error {
 	log.Info("stopping: requests under way are ended first", "within", drainTime)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
@@ -171,5 +227,9 @@ func stopServers(ctx context.Context, log *slog.Logger, data, adm *http.Server) 
 		log.Warn("requests were cut off: they took too long to end")
 		err = data.Close()
 	}
-	return errors.Join(err, adm.Close())
+	errs := []error{err}
+	for _, other := range others {
+		errs = append(errs, other.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/backends/file"
 	"github.com/fenceproxy/fenceproxy/backends/s3"
-	"github.com/fenceproxy/fenceproxy/internal/sqlitedb"
 	"github.com/fenceproxy/fenceproxy/proxy"
 	"github.com/fenceproxy/fenceproxy/proxy/audit"
 	"github.com/fenceproxy/fenceproxy/tokens"
@@ -41,27 +39,27 @@ func newState() *state {
 }
 
 // openState locks the data directory, then opens the stores, the registry and the audit log: whether the registry may be a new one
-// depends on what the stores remember. self describes this process to another that finds the lock.
+// depends on what the stores remember. self describes this process to another that finds the lock, and instance is what the audit log calls it.
 //
 // If we crash between the making of a registry and the binding of the stores, the next start finds stores without a registry's
 // name, and a registry: it binds them then.
-func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self string) (_ *state, err error) {
+func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self, instance string) (_ *state, err error) {
 	s := newState()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(log))
 		}
 	}()
-	if err := s.open(ctx, c, f, log, self); err != nil {
+	if err := s.open(ctx, c, f, log, self, instance); err != nil {
 		return nil, err
 	}
 	if err := s.refuseHalfRebuilt(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.bind(f, log); err != nil {
+	if err := s.bind(c, f, log); err != nil {
 		return nil, err
 	}
-	s.recordStart(ctx, log)
+	s.recordStart(ctx, c, log)
 	if err := s.adopt(ctx, f.adopt, log); err != nil {
 		return nil, err
 	}
@@ -71,7 +69,7 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 	if err := s.holdForOthers(ctx, log); err != nil {
 		return nil, err
 	}
-	if err := s.registry.Begin(ctx, s.mapping); err != nil {
+	if err := s.begin(ctx, c, log); err != nil {
 		return nil, err
 	}
 	s.fence = tokens.NewFence(s.registry, tokens.Options{RaiseWait: c.RaiseWait, Raised: func(c tokens.Claim) {
@@ -83,8 +81,20 @@ func openState(ctx context.Context, c *config, f serveFlags, log *slog.Logger, s
 	return s, nil
 }
 
+// begin asks for the right to raise.
+func (s *state) begin(ctx context.Context, c *config, log *slog.Logger) error {
+	if err := s.registry.Begin(ctx, s.mapping); err != nil {
+		return err
+	}
+	if c.Registry.shared() {
+		log.Info("this proxy is one of those that share the token registry", "registry", s.registry.Start().ID, "in", c.Registry.place(),
+			"instance", s.registry.Incarnation(), "lease", c.Registry.Lease)
+	}
+	return nil
+}
+
 // open is the part of openState up to the audit log. What it has opened when it fails is there for close.
-func (s *state) open(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self string) (err error) {
+func (s *state) open(ctx context.Context, c *config, f serveFlags, log *slog.Logger, self, instance string) (err error) {
 	if err := makeDataDir(c.Data, f); err != nil {
 		return err
 	}
@@ -102,11 +112,10 @@ func (s *state) open(ctx context.Context, c *config, f serveFlags, log *slog.Log
 	if err := checkRealRoots(c); err != nil {
 		return err
 	}
-	if err := s.openRegistry(ctx, c, f); err != nil {
+	if err := s.openRegistry(ctx, c, f, log); err != nil {
 		return err
 	}
-	s.audit, err = audit.Open(ctx, filepath.Join(c.Data, auditFile), audit.Options{Keep: c.AuditKeep, Log: log})
-	return err
+	return s.openAudit(ctx, c, instance, log)
 }
 
 // makeDataDir makes the data directory, and finds out now whether it can be written.
@@ -155,49 +164,12 @@ func checkRealRoots(c *config) error {
 	return nil
 }
 
-// openRegistry lets a new registry be made only where none is missing.
-func (s *state) openRegistry(ctx context.Context, c *config, f serveFlags) error {
-	before, err := s.evidence(c)
-	if err != nil {
+// bind writes the registry's name into the stores and the data directory, and refuses one that another registry fences: two fences over one object are
+// none.
+func (s *state) bind(c *config, f serveFlags, log *slog.Logger) error {
+	if err := s.bindData(c, f, log); err != nil {
 		return err
 	}
-	registry, err := sqlite.Open(ctx, s.lock, sqlite.Options{Create: before == "" || f.newRegistry, Replaces: before != "", Repair: s.repair})
-	if err == nil {
-		s.registry = registry
-	}
-	if errors.Is(err, sqlitedb.ErrMissing) && !f.newRegistry {
-		return fmt.Errorf("the token registry is missing: there is none in %s, but %s. Without it every old token would be let in. "+
-			"Restore %s, or name the directory it is in with `data:`; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects, "+
-			"and `serve --new-registry` an empty one",
-			c.Data, before, filepath.Join(c.Data, sqlite.FileName))
-	}
-	return err
-}
-
-// evidence says what shows that there was a registry before, "" if nothing does.
-func (s *state) evidence(c *config) (string, error) {
-	for name, store := range s.stores {
-		id, err := store.RegistryID()
-		if err != nil {
-			return "", err
-		}
-		if id != "" {
-			return fmt.Sprintf("the objects of backend %s are fenced by registry %s", name, id), nil
-		}
-	}
-	_, err := os.Stat(filepath.Join(c.Data, auditFile))
-	if err == nil {
-		return "its audit log is there", nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return "", err
-}
-
-// bind writes the registry's name into the stores, and refuses one that another registry fences: two fences over one object are
-// none.
-func (s *state) bind(f serveFlags, log *slog.Logger) error {
 	id := s.registry.Start().ID
 	for name, store := range s.stores {
 		bound, err := store.RegistryID()
@@ -254,7 +226,7 @@ func (s *state) holdForOthers(ctx context.Context, log *slog.Logger) error {
 
 // recordStart tells log and audit how this run began. After an unclean stop it names every grant that it inherits: writes that
 // may still take effect, and that newer holders wait for.
-func (s *state) recordStart(ctx context.Context, log *slog.Logger) {
+func (s *state) recordStart(ctx context.Context, c *config, log *slog.Logger) {
 	start := s.registry.Start()
 	how := "after a clean stop"
 	switch {
@@ -262,6 +234,15 @@ func (s *state) recordStart(ctx context.Context, log *slog.Logger) {
 		how = "with a new registry"
 	case start.Unclean:
 		how = "after a crash or a kill"
+	}
+	if c.Registry.shared() { // what other instances have left, or this one before, is not this run's to wait for alone
+		how = "an instance of registry " + start.ID
+		if start.Created {
+			how += ", which is new"
+		}
+		s.audit.Add(ctx, audit.Record{Kind: audit.KindStart, Detail: how})
+		log.Info("token registry open", "registry", start.ID, "in", c.Registry.place(), "created", start.Created)
+		return
 	}
 	detail := fmt.Sprintf("run %d of registry %s, %s, %d grants inherited", start.Run, start.ID, how, len(start.Inherited))
 	s.audit.Add(ctx, audit.Record{Kind: audit.KindStart, Detail: detail})

@@ -33,6 +33,7 @@ type Config struct {
 	Fence    Fence
 	Registry Registry
 	Audit    *audit.Log
+	AuditOf  string                              // names the audit log where several proxies write to one; "" where this one has its own
 	Ready    func() error                        // why the data listener does not accept yet; nil: it always does
 	Metrics  http.Handler                        // nil: there are none
 	Settle   func(resource string) time.Duration // of the store that has the resource, see [tokens.Claim]; nil: 0
@@ -56,16 +57,33 @@ func New(c Config) http.Handler {
 		return nil, problemf(http.StatusNotFound, "there is nothing at this path; the API is under /api/v1/")
 	}))
 	r.MethodNotAllowed(methodNotAllowed(r))
-	r.Get("/healthz", respond(a.healthz))
-	r.Get("/readyz", respond(a.readyz))
-	if c.Metrics != nil {
-		r.Method(http.MethodGet, "/metrics", c.Metrics)
-	}
+	a.health(r)
 	r.Get("/api/v1/fences", respond(a.listFences))
 	r.Post("/api/v1/fences/raise", respond(a.raiseFence))
 	r.Post("/api/v1/fences/reset", respond(a.resetFence))
 	r.Get("/api/v1/audit", respond(a.queryAudit))
 	return guard(r)
+}
+
+// NewHealth returns a handler that serves health and metrics alone. It may be reached from anywhere: nothing can be changed there, and no name of a key or
+// a holder is told.
+func NewHealth(c Config) http.Handler {
+	r := chi.NewRouter()
+	r.Use(middleware.GetHead)
+	r.NotFound(respond(func(*http.Request) (any, error) {
+		return nil, problemf(http.StatusNotFound, "there are /healthz, /readyz and /metrics here; the API is on the admin address")
+	}))
+	r.MethodNotAllowed(methodNotAllowed(r))
+	(&api{c}).health(r)
+	return r
+}
+
+func (a *api) health(r chi.Router) {
+	r.Get("/healthz", respond(a.healthz))
+	r.Get("/readyz", respond(a.readyz))
+	if a.Metrics != nil {
+		r.Method(http.MethodGet, "/metrics", a.Metrics)
+	}
 }
 
 // methodNotAllowed names the methods that a path has, as RFC 9110 wants it.
@@ -111,5 +129,6 @@ func (a *api) queryAudit(r *http.Request) (any, error) {
 	return struct {
 		Records []audit.Record `json:"records"`
 		Next    string         `json:"next"`
-	}{records, next}, nil
+		Log     string         `json:"log"` // the same of all proxies that write to one; "" of one that has its own
+	}{records, next, a.AuditOf}, nil
 }
