@@ -106,10 +106,12 @@ func (s *store) checkHeader(before int64, h *pb.ResponseHeader) error {
 }
 
 // noticed ends the use of the registry by this process: what it remembers is of another past. Who comes after it reads everything anew.
-func (s *store) noticed(what string) error {
-	err := fmt.Errorf("%w: %s. %s, and restart this proxy", ErrRestored, what, whatToDo)
+func (s *store) noticed(what string) error { return s.end(what, whatToDo+", and restart this proxy") }
+
+func (s *store) end(what, do string) error {
+	err := fmt.Errorf("%w: %s. %s", ErrRestored, what, do)
 	if s.restored.CompareAndSwap(nil, &err) {
-		s.log.Error("the token registry has lost what it has acknowledged: no new right to write until its marks are raised", "cause", what)
+		s.log.Error("the token registry has lost what it has acknowledged: this proxy gets no new right to write", "cause", what, "do", do)
 	}
 	return *s.restored.Load()
 }

@@ -209,7 +209,11 @@ func (s *store) create(ctx context.Context, o Options) (found []*pb.ResponseOp, 
 	}
 	puts := []clientv3.Op{clientv3.OpPut(s.keys.registry(), string(value))}
 	if o.Replaces {
-		puts = append(puts, clientv3.OpPut(s.keys.adopted(), milliseconds(now)))
+		adopting, err := s.adopting(ctx, "")
+		if err != nil {
+			return nil, err
+		}
+		puts = append(puts, adopting...)
 	}
 	if o.Repair != tokens.RepairNone {
 		puts = append(puts, clientv3.OpPut(s.keys.repair(), string(o.Repair)))

@@ -22,6 +22,7 @@ import (
 //	repair                      how far a rebuild has come; absent: there is none under way
 //	mappings/list, /version     the mappings, and their version: the epoch in the high 32 bits, see Mappings
 //	adopted/ID                  since when the stamps of registry ID count as our own, ms since 1970
+//	adoption                    there for a day after the last of them: how long ago that was, its etcd lease knows
 //	fences/RESOURCE             see fence
 //	uploads/NAME                the highest token that touched it, 20 digits
 //	members/INCARNATION         an incarnation that is not swept, see member
@@ -30,7 +31,7 @@ import (
 //	held/INCARNATION/RESOURCE   the same once more, written and deleted with it: what one incarnation has
 //	revoke/INCARNATION/ID       somebody waits for this grant; the value is its resource
 //
-// No key has an etcd lease. A grant must outlive its instance by the settle time; and whether an instance is alive is judged by its beats,
+// Nothing else has an etcd lease. A grant must outlive its instance by the settle time; and whether an instance is alive is judged by its beats,
 // which are writes of the majority: a leader that was paused answers a KeepAlive of a lease that its successor has begun to count down.
 //
 // Names of resources and uploads are put into keys as they are, whatever bytes they have; the length in front keeps "a" and "a/7" apart.
@@ -42,6 +43,7 @@ func (k keys) repair() string          { return string(k) + "repair" }
 func (k keys) mappings() string        { return string(k) + "mappings/list" }
 func (k keys) version() string         { return string(k) + "mappings/version" }
 func (k keys) adopted() string         { return string(k) + "adopted/" }
+func (k keys) adoption() string        { return string(k) + "adoption" }
 func (k keys) fences() string          { return string(k) + "fences/" }
 func (k keys) fence(r string) string   { return k.fences() + r }
 func (k keys) upload(u string) string  { return string(k) + "uploads/" + u }

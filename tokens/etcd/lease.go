@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,9 +31,12 @@ func (s *store) Join(ctx context.Context, lease time.Duration, mapping int64) (i
 	}
 	for {
 		found, _, err := s.ask(ctx, clientv3.OpGet(s.keys.version()), clientv3.OpGet(s.keys.halt()), clientv3.OpGet(s.keys.repair()),
-			clientv3.OpGet(s.keys.members(), clientv3.WithPrefix()))
+			clientv3.OpGet(s.keys.members(), clientv3.WithPrefix()), clientv3.OpGet(s.keys.registry()))
 		if err != nil {
 			return 0, err
+		}
+		if kvs := rangeOf(found[4]); len(kvs) == 0 || !bytes.Equal(kvs[0].Value, s.identity) {
+			return 0, s.end("the registry was made anew, or was restored and its marks were raised, while this proxy ran", "Restart this proxy")
 		}
 		version, revision, err := readVersion(rangeOf(found[0]))
 		if err != nil {
@@ -63,7 +67,7 @@ func (s *store) Join(ctx context.Context, lease time.Duration, mapping int64) (i
 		}
 		// Who goes by an older mapping cannot join any more: they were all seen.
 		resp, err := s.txn(ctx, []clientv3.Cmp{
-			unchanged(s.keys.version(), revision), absent(s.keys.halt()), absent(s.keys.repair()), absent(s.keys.member(incarnation)),
+			unchanged(s.keys.version(), revision), clientv3.Compare(clientv3.Value(s.keys.registry()), "=", string(s.identity)), absent(s.keys.halt()), absent(s.keys.repair()), absent(s.keys.member(incarnation)),
 		}, []clientv3.Op{
 			clientv3.OpPut(s.keys.member(incarnation), string(value)), clientv3.OpPut(s.keys.instance(incarnation), string(value)),
 		}, nil)

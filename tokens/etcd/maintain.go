@@ -89,8 +89,10 @@ func (r *Registry) Adopt(ctx context.Context, id string) error {
 	if id == r.start.ID || slices.Contains(r.Adopted(), id) {
 		return nil
 	}
-	key := s.keys.adopted() + id
-	_, err := s.txn(ctx, []clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, milliseconds(time.Now()))}, nil)
+	puts, err := s.adopting(ctx, id)
+	if err == nil {
+		_, err = s.txn(ctx, []clientv3.Cmp{absent(s.keys.adopted() + id)}, puts, nil)
+	}
 	if err != nil {
 		return fmt.Errorf("adopt registry %s: %w", id, unavailable(err))
 	}
@@ -112,13 +114,32 @@ func (s *store) adoptedIn(kvs []*mvccpb.KeyValue) (ids []string) {
 	return ids
 }
 
-// LastAdopted implements [tokens.Maintained].
+// adoptionAge is how long etcd itself knows the age of the last adoption, in seconds: much longer than any settle time.
+const adoptionAge = 24 * 60 * 60
+
+// adopting returns the writes that adopt a registry now, ” being one that nobody knows the id of. How long ago that was, no two machines' clocks
+// need to agree on: a key with a lease of etcd says it.
+func (s *store) adopting(ctx context.Context, id string) ([]clientv3.Op, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.callTime)
+	defer cancel()
+	age, err := s.client.Grant(ctx, adoptionAge)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return []clientv3.Op{
+		clientv3.OpPut(s.keys.adopted()+id, milliseconds(time.Now())),
+		clientv3.OpPut(s.keys.adoption(), "", clientv3.WithLease(age.ID)),
+	}, nil
+}
+
+// LastAdopted implements [tokens.Maintained], by this machine's clock. After a new leader was elected it may be later than it was, never earlier.
 func (r *Registry) LastAdopted(ctx context.Context) (last time.Time, err error) {
-	found, err := r.store.get(ctx, r.store.keys.adopted(), clientv3.WithPrefix())
+	s := r.store
+	found, _, err := s.ask(ctx, clientv3.OpGet(s.keys.adopted(), clientv3.WithPrefix()), clientv3.OpGet(s.keys.adoption()))
 	if err != nil {
 		return last, fmt.Errorf("look up the adopted registries: %w", unavailable(err))
 	}
-	for _, kv := range found.Kvs {
+	for _, kv := range rangeOf(found[0]) {
 		ms, err := strconv.ParseInt(string(kv.Value), 10, 64)
 		if err != nil {
 			return last, fmt.Errorf("the key %s is damaged: %w", kv.Key, err)
@@ -126,6 +147,21 @@ func (r *Registry) LastAdopted(ctx context.Context) (last time.Time, err error) 
 		if t := time.UnixMilli(ms); t.After(last) {
 			last = t
 		}
+	}
+	if kvs := rangeOf(found[1]); len(kvs) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, s.callTime)
+		defer cancel()
+		now := time.Now()
+		left, err := s.client.TimeToLive(ctx, clientv3.LeaseID(kvs[0].Lease))
+		if err != nil {
+			return last, fmt.Errorf("look up the adopted registries: %w", unavailable(explain(err)))
+		}
+		if left.TTL > 0 {
+			return now.Add(-time.Duration(max(left.GrantedTTL-left.TTL-1, 0)) * time.Second), nil
+		}
+	}
+	if long := time.Now().Add(-adoptionAge * time.Second); last.After(long) {
+		last = long
 	}
 	return last, nil
 }

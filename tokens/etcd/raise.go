@@ -295,5 +295,6 @@ func (s *store) lastOfRaise(ctx context.Context, h *halt) ([]clientv3.Op, error)
 	if err != nil {
 		return nil, err
 	}
-	return append(do, clientv3.OpPut(s.keys.registry(), string(value)), clientv3.OpPut(s.keys.adopted(), milliseconds(time.Now()))), nil
+	adopting, err := s.adopting(ctx, "")
+	return append(append(do, clientv3.OpPut(s.keys.registry(), string(value))), adopting...), err
 }

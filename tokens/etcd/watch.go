@@ -13,7 +13,10 @@ import (
 // wanted to see, and gives a hint for what it may have missed.
 func (s *store) watch() {
 	for s.ctx.Err() == nil {
-		s.watchOnce()
+		cause := s.watchOnce()
+		if s.ctx.Err() == nil {
+			s.log.Debug("the watch of etcd's registry has broken off, and begins anew", "cause", cause)
+		}
 		s.hint()
 		select {
 		case <-time.After(s.lease / 10):
@@ -22,11 +25,12 @@ func (s *store) watch() {
 	}
 }
 
-func (s *store) watchOnce() {
+func (s *store) watchOnce() (cause error) {
 	// One that was cut off from the others must not go on in silence.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(s.ctx))
 	defer cancel()
 	for resp := range s.client.Watch(ctx, s.keys.revocations(), clientv3.WithPrefix()) {
+		cause = resp.Err()
 		for _, ev := range resp.Events {
 			if s.concerns(string(ev.Kv.Key), ev.Type == clientv3.EventTypeDelete) {
 				s.hint()
@@ -34,6 +38,7 @@ func (s *store) watchOnce() {
 			}
 		}
 	}
+	return cause
 }
 
 // concerns says whether somebody here has something to do because of a revocation.
