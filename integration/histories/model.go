@@ -63,6 +63,11 @@ const (
 
 func (o Op) reads() bool { return o.Kind == Get || o.Kind == Look }
 
+// Raises says whether the answer promises that nothing lower happens from then on.
+func (o Op) Raises() bool {
+	return o.Outcome == Success && o.Kind != Look && (!o.reads() || o.Highest <= o.Token)
+}
+
 // A state of a resource: what the promise is about.
 type state struct {
 	highest int64 // the highest token of what has happened: writes that took effect, announcements that were answered

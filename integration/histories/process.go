@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ type Process struct {
 	Address string // that it listens at, where that is known before
 
 	cmd  *exec.Cmd
+	pid  atomic.Int64
 	Done chan struct{} // closed when it has ended
 	Logs *Logs         // of all its lives
 }
@@ -65,6 +67,7 @@ func (p *Process) Start() ([]string, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	p.pid.Store(int64(p.cmd.Process.Pid))
 	p.Done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		_ = cmd.Wait() // how it ended is of no interest: we end it
@@ -91,6 +94,9 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended already
 	<-p.Done
 }
+
+// PID is that of its present life, or the last one; 0 if it was never started.
+func (p *Process) PID() int { return int(p.pid.Load()) }
 
 // Running says whether it has not ended by itself.
 func (p *Process) Running() bool {

@@ -88,8 +88,19 @@ func (r *Relay) accept() {
 		if err != nil {
 			return // closed
 		}
-		r.tasks.Go(func() { r.serve(c.(*net.TCPConn)) })
+		r.Take(c.(*net.TCPConn))
 	}
+}
+
+// Take relays a connection that somebody else has accepted.
+func (r *Relay) Take(c *net.TCPConn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		reset(c)
+		return
+	}
+	r.tasks.Go(func() { r.serve(c) })
 }
 
 func (r *Relay) serve(client *net.TCPConn) {

@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fenceproxy/fenceproxy/integration/servers"
+)
+
+// An engine keeps the registry: a real server, or several. What fails ends the test.
+type engine interface {
+	addresses() []string              // of its servers, as they stay
+	config(addresses []string) string // what a configuration says of it, to a proxy that reaches its servers there
+	secret() string                   // that nobody must read in a log
+	stop()                            // ends all of it, as a crash does
+	start()                           // again
+	unseat()                          // takes the server away that decides, so that another one has to
+	mend()                            // brings the servers back that unseat has taken, if that can be
+}
+
+// An engineKind makes engines.
+type engineKind struct {
+	name   string
+	unseat string // what unseat does
+	start  func(t *testing.T) engine
+	spread func(t *testing.T) engine // one of several servers, that unseat works on
+}
+
+var engineKinds = []engineKind{
+	{"postgres", "failover to the synchronous standby", startPostgres, startPostgresPair},
+}
+
+// postgres is one server, or a primary with its synchronous standby.
+type postgres struct {
+	all      []*servers.Postgres // the primary first
+	primary  *servers.Postgres
+	database string
+}
+
+func startPostgres(t *testing.T) engine {
+	p := servers.StartPostgres(t, servers.PostgresOptions{})
+	name, _ := p.Database()
+	return &postgres{[]*servers.Postgres{p}, p, name}
+}
+
+func startPostgresPair(t *testing.T) engine {
+	p := startPostgres(t).(*postgres)
+	standby := p.primary.Standby("other")
+	p.all = append(p.all, standby)
+	p.primary.Execute("postgres", "ALTER SYSTEM SET synchronous_standby_names = 'other'") // not in what the standby has copied: it will have none
+	p.primary.Signal(syscall.SIGHUP)
+	p.primary.WaitReplicated("other")
+	return p
+}
+
+func (p *postgres) addresses() (all []string) {
+	for _, s := range p.all {
+		all = append(all, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)))
+	}
+	return all
+}
+
+func (p *postgres) config(addresses []string) string {
+	user := url.UserPassword("fenceproxy", servers.PostgresPassword).String()
+	c := "driver: postgres, dsn: \"postgres://" + user + "@" + strings.Join(addresses, ",") + "/" + p.database + "?sslmode=disable\""
+	if len(p.all) > 1 {
+		c += ", failover: synchronous"
+	}
+	return c
+}
+
+func (p *postgres) secret() string { return servers.PostgresPassword }
+func (p *postgres) stop()          { p.primary.Kill() }
+func (p *postgres) start()         { p.primary.Start() }
+
+// unseat loses the primary for good: it would come back with another history.
+func (p *postgres) unseat() {
+	p.primary.Kill()
+	i := slices.Index(p.all, p.primary)
+	p.primary = p.all[1-i]
+	p.primary.Promote()
+}
+
+func (p *postgres) mend() {}
