@@ -55,9 +55,6 @@ func raiseAll(cmd *cobra.Command, c *config, by tokens.Token) (err error) {
 	case repair == tokens.RepairNew || repair == tokens.RepairKnown:
 		return errors.New("a rebuild of the token registry has not come to its end, and no margin helps where tokens are missing: run `fenceproxy rebuild` first. Nothing was raised")
 	}
-	if err := alone(cmd.Context(), s.registry, log); err != nil {
-		return err
-	}
 	id := s.registry.Start().ID
 	raised, err := s.registry.RaiseAll(cmd.Context(), by)
 	if err != nil {
@@ -84,7 +81,7 @@ func (s *state) openRegistryAlone(ctx context.Context, c *config, log *slog.Logg
 	if s.lock, lockErr = sqlite.Lock(c.Data, "fenceproxy raise"); lockErr != nil && !c.Registry.shared() {
 		return offline(lockErr)
 	}
-	s.registry, err = openRegistryOf(ctx, c, s.lock, registryOpening{acceptRestored: true, log: log})
+	s.registry, err = openRegistryOf(ctx, c, s.lock, registryOpening{raising: true, log: log})
 	if errors.Is(err, errNoRegistry) {
 		return fmt.Errorf("%w; if it is lost, `fenceproxy rebuild` makes a new one from the stamps of the objects", err)
 	} else if err != nil {

@@ -29,7 +29,7 @@ var errNoRegistry = errors.New("there is no token registry")
 type registryOpening struct {
 	create, replaces bool          // one that is missing is made, and in the place of a lost one
 	repair           tokens.Repair // of one that is made
-	acceptRestored   bool          // one that has forgotten tokens is opened, to have them raised
+	raising          bool          // one that may have forgotten tokens is opened, too, to have all of them raised
 	log              *slog.Logger
 }
 

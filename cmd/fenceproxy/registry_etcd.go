@@ -21,7 +21,7 @@ func openEtcd(ctx context.Context, c registryConfig, o registryOpening) (tokens.
 	}
 	r, err := etcd.Open(ctx, etcd.Options{
 		Endpoints: c.Endpoints, Prefix: c.Prefix, TLS: trust, Username: c.Username, Password: string(c.Password),
-		Create: o.create, Replaces: o.replaces, Repair: o.repair, Lease: c.Lease, AcceptRestored: o.acceptRestored, Log: o.log,
+		Create: o.create, Replaces: o.replaces, Repair: o.repair, Lease: c.Lease, AcceptRestored: o.raising, Log: o.log,
 	})
 	if errors.Is(err, etcd.ErrMissing) {
 		err = fmt.Errorf("%w: %w", errNoRegistry, err)

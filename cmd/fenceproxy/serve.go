@@ -124,11 +124,12 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	adminServers := []*http.Server{newServer(admin.New(api), log)}
 	failed := make(chan error, 3)
 	go func() { failed <- serveData(dataServer, data) }()
-	go func() { failed <- adminServers[0].Serve(adm) }()
+	listeners := []net.Listener{adm}
 	if health != nil {
-		healthServer := newServer(admin.NewHealth(api), log)
-		adminServers = append(adminServers, healthServer)
-		go func() { failed <- healthServer.Serve(health) }()
+		adminServers, listeners = append(adminServers, newServer(admin.NewHealth(api), log)), append(listeners, health)
+	}
+	for i, server := range adminServers {
+		go func() { failed <- server.Serve(listeners[i]) }()
 	}
 	ready.Store(true)
 	dir, _ := filepath.Abs(c.Data) // for people
