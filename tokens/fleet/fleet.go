@@ -310,7 +310,7 @@ func (r *Registry) silent(v *View, now time.Duration) (silent []Peer) {
 			was = seenPeer{p, now}
 		}
 		seen[p.Incarnation] = was
-		if now-was.since >= p.Lease {
+		if p.Beat != 0 && now-was.since >= p.Lease { // else the store times it
 			silent = append(silent, p)
 		}
 	}

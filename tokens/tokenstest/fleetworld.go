@@ -72,6 +72,8 @@ type instance struct {
 	reg     *fleet.Registry
 	fence   *tokens.Fence
 	options tokens.Options
+
+	up *fleet.Registry // reg, for effects, which come at any time; guarded by fleetWorld.mu
 }
 
 // A testClock can stand still, as that of a paused virtual machine, and be set wrong.
@@ -165,10 +167,18 @@ func (i *instance) connect() {
 	i.link = newLink(i.engine.Store(i.t))
 	i.reg = fleet.New(i.link, fleet.Options{Lease: i.lease, Clock: i.clock})
 	i.fence = tokens.NewFence(i.reg, i.options)
+	i.setUp(i.reg)
+}
+
+func (i *instance) setUp(up *fleet.Registry) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.up = up
 }
 
 // kill ends a process as kill -9 does. What is on its link still arrives.
 func (i *instance) kill() {
+	i.setUp(nil)
 	i.link.partition()
 	i.resume()
 	_ = i.reg.Kill()
@@ -184,6 +194,7 @@ func (i *instance) stop(patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_ = i.fence.Close(ctx)
+	i.setUp(nil)
 	if err := i.reg.Close(); err != nil {
 		i.t.Errorf("instance %s leaves: %v", i.name, err)
 	}
@@ -241,7 +252,7 @@ func (w *fleetWorld) land(resource string, s stamp, incarnation uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.landed++
-	if reg := s.by.reg; reg == nil || reg.Incarnation() != incarnation {
+	if up := s.by.up; up == nil || up.Incarnation() != incarnation {
 		w.late++
 	}
 	if acked := w.acked[resource]; s.below(acked) {
