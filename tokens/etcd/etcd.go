@@ -78,7 +78,7 @@ type store struct {
 	client   *clientv3.Client
 	keys     keys
 	log      *slog.Logger
-	callTime time.Duration // of one round trip, at most
+	callTime time.Duration // of one round trip, at most; a call that a leader took with it is not waited for longer
 	lease    time.Duration // of this instance
 	hints    chan struct{}
 	onCall   func(method string) // told of every round trip: for tests
@@ -99,6 +99,7 @@ type store struct {
 	granted map[tokens.GrantID]fleetGrant // grants of ours, as far as we know; guarded by mu
 	current map[string]tokens.GrantID     // by key, the one of granted that was recorded last; guarded by mu
 	spent   spent                         // guarded by mu
+	gone    tokens.GrantID                // grants of ours up to this one, which are not in granted, were swept with their incarnation; guarded by mu
 	awaited map[string]struct{}           // keys of the revocations that raises here wait for; guarded by mu
 	adopted []string                      // ids of other registries, sorted; guarded by mu
 }
@@ -120,7 +121,7 @@ func open(ctx context.Context, o Options, onCall func(string)) (_ *Registry, err
 		o.Prefix += "/"
 	}
 	s := &store{
-		keys: keys(o.Prefix), log: o.Log, callTime: max(o.Lease/2, time.Second), lease: o.Lease, onCall: onCall, accepts: o.AcceptRestored,
+		keys: keys(o.Prefix), log: o.Log, callTime: min(max(o.Lease/5, time.Second), 5*time.Second), lease: o.Lease, onCall: onCall, accepts: o.AcceptRestored,
 		hints: make(chan struct{}, 1),
 		beats: map[int64]int64{}, granted: map[tokens.GrantID]fleetGrant{}, current: map[string]tokens.GrantID{},
 		spent: newSpent(), awaited: map[string]struct{}{},

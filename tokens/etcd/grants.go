@@ -67,6 +67,7 @@ func (s *store) forgetAll(incarnation int64) {
 	delete(s.beats, incarnation)
 	for id, g := range s.granted {
 		if g.incarnation == incarnation {
+			s.gone = max(s.gone, id)
 			delete(s.granted, id)
 			delete(s.current, s.keys.grant(g.resource, g.incarnation))
 		}
@@ -225,6 +226,7 @@ func (s *store) find(ctx context.Context, id tokens.GrantID) (g fleetGrant, foun
 	s.mu.Lock()
 	g, found = s.granted[id]
 	_, over := s.spent.known[id]
+	over = over || id <= s.gone
 	s.mu.Unlock()
 	if found || over {
 		return g, found, nil

@@ -157,11 +157,14 @@ func (s *store) view(found []*pb.ResponseOp) (v fleet.View, revocations []*mvccp
 		}
 		v.Alive, alive[p.Incarnation] = append(v.Alive, p), true
 	}
+	members := map[int64]bool{}
 	for _, kv := range rangeOf(found[1]) {
-		if n := number(kv.Key, s.keys.members()); !alive[n] {
+		n := number(kv.Key, s.keys.members())
+		if members[n] = true; !alive[n] {
 			v.Ended = append(v.Ended, n)
 		}
 	}
+	s.forgetSwept(members)
 	version, _, err := readVersion(rangeOf(found[2]))
 	if err != nil {
 		return v, nil, err
@@ -171,6 +174,21 @@ func (s *store) view(found []*pb.ResponseOp) (v fleet.View, revocations []*mvccp
 	s.adopted = s.adoptedIn(rangeOf(found[3])) // by another instance, maybe
 	s.mu.Unlock()
 	return v, rangeOf(found[4]), nil
+}
+
+// forgetSwept forgets the incarnations of ours that others have swept.
+func (s *store) forgetSwept(members map[int64]bool) {
+	var swept []int64
+	s.mu.Lock()
+	for incarnation := range s.beats {
+		if !members[incarnation] {
+			swept = append(swept, incarnation)
+		}
+	}
+	s.mu.Unlock()
+	for _, incarnation := range swept {
+		s.forgetAll(incarnation)
+	}
 }
 
 // Expel implements [fleet.Store].
@@ -186,9 +204,6 @@ func (s *store) Leave(ctx context.Context, incarnation int64) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	delete(s.beats, incarnation)
-	s.mu.Unlock()
 	if resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 		return fleet.ErrEnded
 	}
