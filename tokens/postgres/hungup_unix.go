@@ -23,11 +23,11 @@ func hungUp(conn net.Conn) bool {
 		return true
 	}
 	var up bool
-	err = raw.Read(func(fd uintptr) bool {
+	// Not Read, which would wait for a reader in the background: pgx leaves one behind after a slow write.
+	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		up = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
-		return true
 	})
 	return err != nil || !up
 }
