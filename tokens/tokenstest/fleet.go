@@ -751,7 +751,7 @@ func RunOver(t *testing.T, engine func(testing.TB) Engine) {
 				e = engine(t)
 				engines[dir] = e
 			}
-			r := fleet.New(e.Store(t), fleet.Options{Lease: fleetLease})
+			r := fleet.New(newLink(e.Store(t)), fleet.Options{Lease: fleetLease, Clock: &testClock{began: time.Now()}})
 			if err := r.Begin(context.Background(), e.Mapping(t)); err != nil {
 				t.Fatal(err)
 			}

@@ -76,7 +76,8 @@ func (m *Memory) Remap(testing.TB) int64 {
 }
 
 // lock takes the mutex and ends the leases that are over.
-func (m *Memory) lock() (unlock func()) {
+func (s *memoryStore) lock() (unlock func()) {
+	m := s.m
 	m.mu.Lock()
 	if m.timed {
 		for _, i := range m.incarnations {
@@ -163,7 +164,7 @@ type memoryStore struct {
 }
 
 func (s *memoryStore) Join(_ context.Context, lease time.Duration, mapping int64) (int64, error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	if mapping != s.m.mapping {
 		return 0, fleet.ErrRemapped
 	}
@@ -182,7 +183,7 @@ func (s *memoryStore) Join(_ context.Context, lease time.Duration, mapping int64
 }
 
 func (s *memoryStore) Beat(_ context.Context, incarnation int64) (fleet.View, error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	i, err := s.m.alive(incarnation)
 	if err != nil {
 		return fleet.View{}, err
@@ -195,12 +196,12 @@ func (s *memoryStore) Beat(_ context.Context, incarnation int64) (fleet.View, er
 }
 
 func (s *memoryStore) Look(context.Context) (fleet.View, error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	return s.m.view(0), nil
 }
 
 func (s *memoryStore) Expel(_ context.Context, p fleet.Peer) error {
-	defer s.m.lock()()
+	defer s.lock()()
 	if i, err := s.m.alive(p.Incarnation); err == nil && !s.m.timed && i.Beat == p.Beat {
 		i.ended = true
 	}
@@ -208,7 +209,7 @@ func (s *memoryStore) Expel(_ context.Context, p fleet.Peer) error {
 }
 
 func (s *memoryStore) Leave(_ context.Context, incarnation int64) error {
-	defer s.m.lock()()
+	defer s.lock()()
 	i, err := s.m.alive(incarnation)
 	if err != nil {
 		return err
@@ -219,7 +220,7 @@ func (s *memoryStore) Leave(_ context.Context, incarnation int64) error {
 }
 
 func (s *memoryStore) Record(_ context.Context, incarnation int64, c tokens.Claim) (rec fleet.Recorded, err error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	if _, err := s.m.alive(incarnation); err != nil {
 		return rec, err
 	}
@@ -257,7 +258,7 @@ func (s *memoryStore) Record(_ context.Context, incarnation int64, c tokens.Clai
 }
 
 func (s *memoryStore) RecordReset(_ context.Context, incarnation int64, resource string, t tokens.Token) (e tokens.Entry, rec fleet.Recorded, err error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	if _, err := s.m.alive(incarnation); err != nil {
 		return e, rec, err
 	}
@@ -277,7 +278,7 @@ func (s *memoryStore) RecordReset(_ context.Context, incarnation int64, resource
 }
 
 func (s *memoryStore) Standing(_ context.Context, grants []fleet.GrantRef) (standing []fleet.GrantRef, err error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	for _, ref := range grants {
 		if s.m.grants[ref.ID] != nil {
 			standing = append(standing, ref)
@@ -287,7 +288,7 @@ func (s *memoryStore) Standing(_ context.Context, grants []fleet.GrantRef) (stan
 }
 
 func (s *memoryStore) Remove(_ context.Context, ids ...tokens.GrantID) error {
-	defer s.m.lock()()
+	defer s.lock()()
 	for _, id := range ids {
 		delete(s.m.grants, id)
 	}
@@ -296,7 +297,7 @@ func (s *memoryStore) Remove(_ context.Context, ids ...tokens.GrantID) error {
 }
 
 func (s *memoryStore) Sweep(_ context.Context, incarnation int64, settled time.Duration) (next time.Duration, err error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	if i := s.m.incarnations[incarnation]; i == nil || !i.ended {
 		return 0, nil
 	}
@@ -322,12 +323,12 @@ func (s *memoryStore) Sweep(_ context.Context, incarnation int64, settled time.D
 func (s *memoryStore) Hints() <-chan struct{} { return s.hints }
 
 func (s *memoryStore) Lookup(_ context.Context, resource string) (tokens.Entry, error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	return s.m.entry(resource), nil
 }
 
 func (s *memoryStore) List(_ context.Context, prefix, after string, limit int) (entries []tokens.Entry, err error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	for name, e := range s.m.fences {
 		if strings.HasPrefix(name, prefix) && name > after {
 			entries = append(entries, e)
@@ -338,24 +339,24 @@ func (s *memoryStore) List(_ context.Context, prefix, after string, limit int) (
 }
 
 func (s *memoryStore) TouchUpload(_ context.Context, upload string, t tokens.Token) error {
-	defer s.m.lock()()
+	defer s.lock()()
 	s.m.uploads[upload] = max(s.m.uploads[upload], t)
 	return nil
 }
 
 func (s *memoryStore) UploadToken(_ context.Context, upload string) (tokens.Token, error) {
-	defer s.m.lock()()
+	defer s.lock()()
 	return s.m.uploads[upload], nil
 }
 
 func (s *memoryStore) ForgetUpload(_ context.Context, upload string) error {
-	defer s.m.lock()()
+	defer s.lock()()
 	delete(s.m.uploads, upload)
 	return nil
 }
 
 func (s *memoryStore) Close() error {
-	defer s.m.lock()()
+	defer s.lock()()
 	delete(s.m.hints, s.hints)
 	return nil
 }

@@ -67,7 +67,7 @@ func (h Harness) inBubble(t *testing.T, run func(*world)) {
 const res = "bucket/jobs/7"
 
 func (w *world) raise(t tokens.Token, holder string, settle time.Duration) (tokens.Grant, error) {
-	return w.reg.Raise(context.Background(), tokens.Claim{Resource: res, Token: t, Holder: holder, Settle: settle})
+	return w.reg.Raise(context.Background(), tokens.Claim{Resource: res, Token: t, Holder: holder, Settle: settle, Generation: w.generation})
 }
 
 func (w *world) mustRaise(t tokens.Token, settle time.Duration) tokens.Grant {
@@ -185,6 +185,7 @@ var registryCases = []testCase{
 		if err != nil || e.Token != 10 || e.Generation != 1 {
 			w.t.Fatalf("%+v, %v", e, err)
 		}
+		w.generation = e.Generation
 		w.mustBeStale(9, 10)
 		w.mustRaise(10, 0)
 		w.kill()

@@ -23,6 +23,8 @@ type world struct {
 	fence   *tokens.Fence
 	options tokens.Options
 
+	generation int64 // that claims straight to the registry are made for
+
 	mu      sync.Mutex
 	acked   map[string]tokens.Token // the highest token whose client was told yes, by resource; guarded by mu
 	resets  map[string]int64        // how often each resource was reset; guarded by mu
