@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"slices"
@@ -33,6 +34,7 @@ type engineKind struct {
 
 var engineKinds = []engineKind{
 	{"postgres", "failover to the synchronous standby", startPostgres, startPostgresPair},
+	{"etcd", "leader of three killed", func(t *testing.T) engine { return startEtcd(t, 1) }, func(t *testing.T) engine { return startEtcd(t, 3) }},
 }
 
 // postgres is one server, or a primary with its synchronous standby.
@@ -87,3 +89,57 @@ func (p *postgres) unseat() {
 }
 
 func (p *postgres) mend() {}
+
+// etcd is one member, or three.
+type etcd struct {
+	*servers.Etcd
+	unseated *servers.EtcdMember // nil: none
+}
+
+func startEtcd(t *testing.T, members int) engine {
+	return &etcd{Etcd: servers.StartEtcd(t, servers.EtcdOptions{Members: members})}
+}
+
+func (e *etcd) addresses() (all []string) {
+	for _, endpoint := range e.Endpoints() {
+		all = append(all, strings.TrimPrefix(endpoint, "http://"))
+	}
+	return all
+}
+
+func (e *etcd) config(addresses []string) string {
+	var endpoints []string
+	for _, a := range addresses {
+		endpoints = append(endpoints, strconv.Quote("http://"+a))
+	}
+	return fmt.Sprintf("driver: etcd, endpoints: [%s]", strings.Join(endpoints, ", "))
+}
+
+func (e *etcd) secret() string { return "" }
+
+func (e *etcd) stop() {
+	for _, m := range e.Members {
+		m.Kill()
+	}
+	e.unseated = nil
+}
+
+func (e *etcd) start() {
+	for _, m := range e.Members {
+		m.Start()
+	}
+	e.WaitReady()
+}
+
+func (e *etcd) unseat() {
+	e.unseated = e.Leader()
+	e.unseated.Kill()
+	e.WaitReady()
+}
+
+func (e *etcd) mend() {
+	if e.unseated != nil {
+		e.unseated.Start()
+	}
+	e.unseated = nil
+}

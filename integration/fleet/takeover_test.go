@@ -145,7 +145,7 @@ func testRegistryAway(t *testing.T, kind engineKind) {
 		}
 	}
 	a := f.ask(f.members[0].address, http.MethodGet, "/own/held", 0, "", histories.Patience)
-	if a.status != http.StatusOK || a.body != "without the registry" && served > 0 {
+	if a.status != http.StatusOK {
 		t.Errorf("a read that needs no registry: %v", a)
 	}
 
@@ -255,7 +255,8 @@ func TestTwoRuleSets(t *testing.T) {
 
 func testTwoRuleSets(t *testing.T, kind engineKind) {
 	f := newFleet(t, kind, options{proxies: 2, lease: 10 * time.Second, settle: 2 * time.Second})
-	for _, m := range f.members {
+	before := f.members
+	for _, m := range before {
 		must(t, f.expect(m.address, http.MethodPut, "/jobs/7/a", 5, "v", http.StatusOK))
 	}
 	other := f.addMember(t, 2, `      - {match: "jobs/**", resource: "jobs"}`)
@@ -267,13 +268,13 @@ func testTwoRuleSets(t *testing.T, kind engineKind) {
 	if !containsAll(text, "resources", "--remap") {
 		t.Errorf("it does not say why, and what to do")
 	}
-	for _, m := range f.members {
+	for _, m := range before {
 		must(t, f.expect(m.address, http.MethodPut, "/jobs/7/a", 5, "as before", http.StatusOK))
 	}
 
 	other.Args = append(other.Args, "--remap")
 	must(t, other.start())
-	for _, m := range f.members {
+	for _, m := range before {
 		refusedByRegistry(t, f.ask(m.address, http.MethodPut, "/jobs/7/a", 6, "by the old rules", histories.Patience))
 		if m.Running() {
 			must(t, histories.Eventually(t.Context(), "it is not ready any more", func() error {
