@@ -143,3 +143,31 @@ func TestSpent(t *testing.T) {
 		t.Errorf("the one that counts is forgotten, %v", err)
 	}
 }
+
+// TestGrantsOutliveTheirInstance: whatever becomes of an instance, its grants stay until they have settled, and raises wait for them.
+func TestGrantsOutliveTheirInstance(t *testing.T) {
+	t.Parallel()
+	o := optionsFor(t, servers.StartEtcd(t, servers.EtcdOptions{}))
+	o.Lease = time.Second
+	a, b := mustOpen(t, o).store, mustOpen(t, o).store
+	ctx := t.Context()
+	silent, err := a.Join(ctx, o.Lease, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive, err := b.Join(ctx, o.Lease, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Record(ctx, silent, tokens.Claim{Resource: "b/a", Token: 1, Settle: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Expel(ctx, fleet.Peer{Incarnation: silent, Beat: 1, Lease: o.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(4 * time.Second) // etcd itself lets no lease end before 2 s
+	rec, err := b.Record(ctx, alive, tokens.Claim{Resource: "b/a", Token: 2, Settle: time.Minute})
+	if err != nil || len(rec.Lower) != 1 || rec.Lower[0].Incarnation != silent {
+		t.Errorf("to wait for: %+v, %v; want the grant of the one that has ended", rec.Lower, err)
+	}
+}

@@ -31,8 +31,9 @@ import (
 //	held/INCARNATION/RESOURCE   the same once more, written and deleted with it: what one incarnation has
 //	revoke/INCARNATION/ID       somebody waits for this grant; the value is its resource
 //
-// Nothing else has an etcd lease. A grant must outlive its instance by the settle time; and whether an instance is alive is judged by its beats,
-// which are writes of the majority: a leader that was paused answers a KeepAlive of a lease that its successor has begun to count down.
+// Nothing else has an etcd lease. A grant must outlive its instance by the settle time. And whether an instance is alive is judged by its beats,
+// which are writes of the majority, for a KeepAlive proves nothing: a leader that was paused, and has a successor by then, answers it. With etcd
+// 3.4.23 one for 10 s was answered so, and the key was gone 4.3 s later.
 //
 // Names of resources and uploads are put into keys as they are, whatever bytes they have; the length in front keeps "a" and "a/7" apart.
 type keys string
