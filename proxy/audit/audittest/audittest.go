@@ -446,19 +446,28 @@ func testFilters(t *testing.T, s audit.Store) {
 	})
 }
 
-// drawRecords puts records in the place of all that are there.
-func drawRecords(t *rapid.T, s audit.Store) (all []audit.Record) {
+// drawRecords puts records in the place of all that are there, and returns them with their ids.
+func drawRecords(t *rapid.T, s audit.Store) []audit.Record {
 	ctx := context.Background()
 	if _, err := s.Remove(ctx, epoch.AddDate(10, 0, 0), 1000); err != nil {
 		t.Fatal(err)
 	}
+	var drawn []audit.Record
 	for range rapid.IntRange(0, 12).Draw(t, "records") {
-		r := drawRecord(t)
-		var err error
-		if r.ID, err = s.Insert(ctx, r); err != nil {
-			t.Fatal(err)
+		drawn = append(drawn, drawRecord(t))
+	}
+	if err := s.Write(ctx, nil, drawn); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.Search(ctx, audit.Search{Limit: 1000})
+	if err != nil || len(all) != len(drawn) {
+		t.Fatalf("%d records are there (%v), and %d were written", len(all), err, len(drawn))
+	}
+	slices.SortFunc(all, func(a, b audit.Record) int { return int(a.ID - b.ID) })
+	for i, r := range all {
+		if r.ID = 0; r != drawn[i] {
+			t.Fatalf("there is %+v, and %+v was written", all[i], drawn[i])
 		}
-		all = append(all, r)
 	}
 	return all
 }
