@@ -19,23 +19,29 @@ const module = "github.com/fenceproxy/fenceproxy/"
 // docs/life-of-a-write.md draws it.
 var allowed = map[string][]string{
 	"cmd/fenceproxy": {
-		"backends/file", "backends/s3", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens", "tokens/sqlite",
+		"backends/file", "backends/s3", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/audit/postgres", "proxy/rules", "proxy/sigv4",
+		"tokens", "tokens/etcd", "tokens/postgres", "tokens/sqlite",
 	},
-	"proxy":                {"internal/checksum", "internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
-	"proxy/sigv4":          {},
-	"proxy/rules":          {},
-	"proxy/audit":          {"internal/sqlitedb"},
-	"proxy/admin":          {"internal/localname", "proxy/audit", "tokens"},
-	"backends":             {},
-	"backends/file":        {"internal/checksum"},
-	"backends/s3":          {"internal/checksum"},
-	"backends/backendtest": {"internal/checksum"},
-	"tokens":               {},
-	"tokens/sqlite":        {"internal/sqlitedb", "tokens"},
-	"tokens/tokenstest":    {"tokens"},
-	"internal/sqlitedb":    {},
-	"internal/localname":   {},
-	"internal/checksum":    {},
+	"proxy":                 {"internal/checksum", "internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
+	"proxy/sigv4":           {},
+	"proxy/rules":           {},
+	"proxy/audit":           {"internal/sqlitedb"},
+	"proxy/audit/audittest": {"proxy/audit"},
+	"proxy/audit/postgres":  {"proxy/audit"},
+	"proxy/admin":           {"internal/localname", "proxy/audit", "tokens"},
+	"backends":              {},
+	"backends/file":         {"internal/checksum"},
+	"backends/s3":           {"internal/checksum"},
+	"backends/backendtest":  {"internal/checksum"},
+	"tokens":                {},
+	"tokens/etcd":           {"tokens", "tokens/fleet"},
+	"tokens/fleet":          {"tokens"},
+	"tokens/postgres":       {"tokens", "tokens/fleet"},
+	"tokens/sqlite":         {"internal/sqlitedb", "tokens"},
+	"tokens/tokenstest":     {"tokens", "tokens/fleet"},
+	"internal/sqlitedb":     {},
+	"internal/localname":    {},
+	"internal/checksum":     {},
 }
 
 func TestImports(t *testing.T) {
@@ -111,7 +117,7 @@ func imports(t *testing.T, root string) map[string]map[string]bool {
 // TestTopLevel: what stands at the top is what a visitor sees first.
 func TestTopLevel(t *testing.T) {
 	may := []string{
-		".ci", ".git", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "backends", "cmd", "config.yaml", "data", "dist",
+		".ci", ".git", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "backends", "cmd", "config.yaml", "data", "deploy", "dist",
 		"docs", "go.mod", "go.sum", "integration", "internal", "proxy", "tokens",
 	}
 	entries, err := os.ReadDir("../..")
