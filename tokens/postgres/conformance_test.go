@@ -12,7 +12,7 @@ import (
 )
 
 // lease is short, for tests in real time.
-const lease = 2 * time.Second
+const lease = 3 * time.Second
 
 // An engine is a database of a server.
 type engine struct {
@@ -58,5 +58,7 @@ func (e engine) Remap(t testing.TB) int64 { return e.version(t, true) }
 func TestConformance(t *testing.T) {
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	t.Run("Store", func(t *testing.T) { tokenstest.RunStore(t, tokenstest.StoreHarness{Engine: engines(p)}) })
-	t.Run("Fleet", func(t *testing.T) { tokenstest.RunFleet(t, tokenstest.FleetHarness{Engine: engines(p), Lease: lease, Slack: time.Second}) })
+	t.Run("Fleet", func(t *testing.T) {
+		tokenstest.RunFleet(t, tokenstest.FleetHarness{Engine: engines(p), Lease: lease, Slack: time.Second})
+	})
 }

@@ -54,6 +54,7 @@ func (s *store) configure() (*pgxpool.Config, error) {
 		config.ConnConfig.ConnectTimeout = call
 	}
 	config.ConnConfig.OnNotice = markUnsure
+	config.ConnConfig.Tracer = s.options.tracer
 	config.AfterConnect = s.admit
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would double the time of a raise
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return !hungUp(conn.PgConn().Conn()), nil }

@@ -68,6 +68,8 @@ type Options struct {
 	AcceptRestored bool
 
 	Log *slog.Logger // nil: nobody is told
+
+	tracer pgx.QueryTracer // of tests
 }
 
 // A Registry is one instance's way to the registry in a database. It implements [tokens.Maintained] and [tokens.Shared].

@@ -2,10 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/url"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
@@ -30,18 +35,24 @@ func open(t testing.TB, o Options) *Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
+		if err := r.Close(); err != nil && !errors.Is(err, tokens.ErrUnavailable) { // the server may be gone
 			t.Errorf("close: %v", err)
 		}
 	})
 	return r
 }
 
-// begun opens a registry and begins.
+// begun opens a registry and begins. A busy machine may need longer for it than the lease lets it.
 func begun(t testing.TB, o Options) *Registry {
 	t.Helper()
 	r := open(t, o)
-	if err := r.Begin(context.Background(), 0); err != nil {
+	err := r.Begin(context.Background(), 0)
+	for range 10 {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = r.Begin(context.Background(), 0)
+		}
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -56,13 +67,190 @@ func raise(t testing.TB, r *Registry, resource string, token tokens.Token) token
 	return g
 }
 
-func TestSmoke(t *testing.T) {
+// refused fails the test unless Open fails with this error, and never tells the password.
+func refused(t *testing.T, o Options, want error, words ...string) {
+	t.Helper()
+	r, err := Open(context.Background(), o)
+	if err == nil {
+		_ = r.Close()
+		t.Fatalf("it was opened; want %v %q", want, words)
+	}
+	if want != nil && !errors.Is(err, want) {
+		t.Errorf("%v; want %v", err, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+	mustNotTell(t, err.Error())
+}
+
+// mustNotTell fails the test if a text holds the password, in whatever form.
+func mustNotTell(t *testing.T, text string) {
+	t.Helper()
+	for _, secret := range []string{servers.PostgresPassword, url.QueryEscape(servers.PostgresPassword), url.PathEscape(servers.PostgresPassword), "cr@et", "cr%40et"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the password is in %q", text)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	p := servers.StartPostgres(t, servers.PostgresOptions{})
+	name, dsn := p.Database()
+	refused(t, Options{DSN: dsn}, ErrMissing)
+	p.Execute(name, "CREATE SCHEMA fenceproxy AUTHORIZATION fenceproxy") // for the audit log, it may be
+	refused(t, Options{DSN: dsn}, ErrMissing)
+
+	r := open(t, Options{DSN: dsn, Create: true})
+	if s := r.Start(); !s.Created || s.ID == "" || !idForm.MatchString(s.ID) {
+		t.Errorf("%+v", s)
+	}
+	if s := open(t, Options{DSN: dsn, Create: true}).Start(); s.Created || s.ID != r.Start().ID {
+		t.Errorf("the second time: %+v", s)
+	}
+
+	wrong := strings.Replace(dsn, "fenceproxy:", "fenceproxy:x", 1)
+	refused(t, Options{DSN: wrong}, nil, "password authentication failed")
+	for _, dsn := range []string{
+		"postgres://u:se/cr@et:%@h:5432/d", "postgres://u:se%2Fcr%40et@h:port/d", "postgres://u:" + url.QueryEscape(servers.PostgresPassword) + "@h/d?sslmode=bad",
+		"host=h password='" + servers.PostgresPassword + "' port=x", "host=h password='" + servers.PostgresPassword,
+	} {
+		refused(t, Options{DSN: dsn}, nil, "DSN")
+	}
+	refused(t, Options{DSN: p.URL("fenceproxy", "nowhere")}, nil, "nowhere")
+
+	other, dsn := p.Database()
+	p.Execute("postgres", "ALTER DATABASE "+other+" OWNER TO postgres")
+	refused(t, Options{DSN: dsn, Create: true}, nil, "GRANT CREATE")
+
+	p.Execute(name, "UPDATE fenceproxy.registry_version SET version = 99")
+	refused(t, Options{DSN: r.store.options.DSN, Create: true}, ErrNewer, "version 99", "nothing was changed")
+	p.Execute(name, "UPDATE fenceproxy.registry_version SET version = 1; DELETE FROM fenceproxy.registry; UPDATE fenceproxy.counters SET incarnation = 1")
+	refused(t, Options{DSN: r.store.options.DSN, Create: true}, nil, "damaged")
+}
+
+func TestServersThatForgetAreRefused(t *testing.T) {
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
-	a := begun(t, Options{DSN: dsn, Create: true, Lease: 2 * time.Second})
-	b := begun(t, Options{DSN: dsn, Lease: 2 * time.Second})
-	raise(t, a, "b/x", 1)
-	start := time.Now()
-	raise(t, b, "b/x", 2)
-	t.Log(time.Since(start))
+	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
+	raise(t, r, "b/x", 1)
+	for _, setting := range []string{"fsync", "full_page_writes"} {
+		p.Execute("postgres", "ALTER SYSTEM SET "+setting+" = off")
+		p.Execute("postgres", "SELECT pg_reload_conf()")
+		eventually(t, func() bool { return p.Value("postgres", "SELECT current_setting('"+setting+"')") == "off" })
+		refused(t, Options{DSN: dsn}, nil, setting+" = off", "reload")
+		p.Execute("postgres", "ALTER SYSTEM RESET "+setting)
+		p.Execute("postgres", "SELECT pg_reload_conf()")
+		eventually(t, func() bool { return p.Value("postgres", "SELECT current_setting('"+setting+"')") == "on" })
+	}
+	open(t, Options{DSN: dsn})
+	p.Execute("postgres", "ALTER ROLE fenceproxy SET synchronous_commit = off")
+	open(t, Options{DSN: dsn}) // what the connection asks for counts
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come to hold")
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	p := servers.StartPostgres(t, servers.PostgresOptions{TLS: true})
+	_, dsn := p.Database()
+	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
+	for token := range tokens.Token(5) {
+		raise(t, r, "b/x", token)
+	}
+	plain := strings.Replace(dsn, "sslmode=verify-full", "sslmode=disable", 1)
+	refused(t, Options{DSN: plain}, nil, "no encryption")
+	untrusted, _, _ := strings.Cut(dsn, "?")
+	refused(t, Options{DSN: untrusted + "?sslmode=verify-full"}, nil, "certificate")
+}
+
+// counting counts round trips.
+type counting struct{ queries, batches, prepared atomic.Int64 }
+
+func (c *counting) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.queries.Add(1)
+	return ctx
+}
+func (c *counting) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counting) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.batches.Add(1)
+	return ctx
+}
+func (c *counting) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *counting) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (c *counting) TracePrepareStart(ctx context.Context, _ *pgx.Conn, _ pgx.TracePrepareStartData) context.Context {
+	c.prepared.Add(1)
+	return ctx
+}
+func (c *counting) TracePrepareEnd(context.Context, *pgx.Conn, pgx.TracePrepareEndData) {}
+
+func (c *counting) take() (trips int64) {
+	return c.queries.Swap(0) + c.batches.Swap(0) + c.prepared.Swap(0)
+}
+
+// TestRoundTrips: a raise that nobody holds up takes one, also after a pause in which a pool would look whether its connection is alive, and so
+// does a beat.
+func TestRoundTrips(t *testing.T) {
+	p := servers.StartPostgres(t, servers.PostgresOptions{})
+	_, dsn := p.Database()
+	var c counting
+	r := open(t, Options{DSN: dsn, Create: true, Lease: time.Hour, tracer: &c})
+	incarnation, err := r.store.Join(t.Context(), time.Hour, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(token tokens.Token) {
+		t.Helper()
+		if _, err := r.store.Record(t.Context(), incarnation, tokens.Claim{Resource: "b/x", Token: token, Settle: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat := func() {
+		t.Helper()
+		if _, err := r.store.Beat(t.Context(), incarnation); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record(1) // connects
+	beat()
+	for _, pause := range []time.Duration{0, 1100 * time.Millisecond} {
+		time.Sleep(pause)
+		c.take()
+		record(2)
+		if n := c.take(); n != 1 {
+			t.Errorf("a raise after %v took %d round trips", pause, n)
+		}
+		beat()
+		if n := c.take(); n != 1 {
+			t.Errorf("a beat after %v took %d round trips", pause, n)
+		}
+	}
+	if got := p.Value("postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fenceproxy'"); got != "3" {
+		t.Errorf("%s connections; want one for raises, one for beats, one that listens", got)
+	}
+}
+
+// TestStaleConnections: connections that the server has closed meanwhile are not used for a raise.
+func TestStaleConnections(t *testing.T) {
+	p := servers.StartPostgres(t, servers.PostgresOptions{})
+	_, dsn := p.Database()
+	r := begun(t, Options{DSN: dsn, Create: true, Lease: 30 * time.Second})
+	raise(t, r, "b/x", 1)
+	p.Execute("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fenceproxy'")
+	eventually(t, func() bool {
+		return p.Value("postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fenceproxy'") == "0" || r.store.calls.Stat().TotalConns() == 1
+	})
+	raise(t, r, "b/x", 2)
+	if r.Incarnation() == 0 {
+		t.Error("the lease was lost")
+	}
 }
