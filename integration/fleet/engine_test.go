@@ -9,19 +9,20 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
 )
 
 // An engine keeps the registry: a real server, or several. What fails ends the test.
 type engine interface {
-	addresses() []string              // of its servers, as they stay
-	config(addresses []string) string // what a configuration says of it, to a proxy that reaches its servers there
-	secret() string                   // that nobody must read in a log
-	stop()                            // ends all of it, as a crash does
-	start()                           // again
-	unseat()                          // takes the server away that decides, so that another one has to
-	mend()                            // brings the servers back that unseat has taken, if that can be
+	addresses() []string                                   // of its servers, as they stay
+	config(addresses []string, lease time.Duration) string // what a configuration says of it, to a proxy that reaches its servers there
+	secret() string                                        // that nobody must read in a log
+	stop()                                                 // ends all of it, as a crash does
+	start()                                                // again
+	unseat()                                               // takes the server away that decides, so that another one has to
+	mend()                                                 // brings the servers back that unseat has taken, if that can be
 }
 
 // An engineKind makes engines.
@@ -67,9 +68,9 @@ func (p *postgres) addresses() (all []string) {
 	return all
 }
 
-func (p *postgres) config(addresses []string) string {
+func (p *postgres) config(addresses []string, lease time.Duration) string {
 	user := url.UserPassword("fenceproxy", servers.PostgresPassword).String()
-	c := "driver: postgres, dsn: \"postgres://" + user + "@" + strings.Join(addresses, ",") + "/" + p.database + "?sslmode=disable\""
+	c := "driver: postgres, dsn: \"postgres://" + user + "@" + strings.Join(addresses, ",") + "/" + p.database + "?sslmode=disable\", lease: " + lease.String()
 	if len(p.all) > 1 {
 		c += ", failover: synchronous"
 	}
@@ -107,12 +108,12 @@ func (e *etcd) addresses() (all []string) {
 	return all
 }
 
-func (e *etcd) config(addresses []string) string {
+func (e *etcd) config(addresses []string, lease time.Duration) string {
 	var endpoints []string
 	for _, a := range addresses {
 		endpoints = append(endpoints, strconv.Quote("http://"+a))
 	}
-	return fmt.Sprintf("driver: etcd, endpoints: [%s]", strings.Join(endpoints, ", "))
+	return fmt.Sprintf("driver: etcd, endpoints: [%s], lease: %v", strings.Join(endpoints, ", "), lease)
 }
 
 func (e *etcd) secret() string { return "" }

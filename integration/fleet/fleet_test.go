@@ -74,6 +74,8 @@ type options struct {
 	bare        bool          // neither conditions nor stamps: registry and settle time alone have to keep the promise
 	misbehaving bool          // the store in memory, in the place of versitygw
 	direct      bool          // no relays
+	calm        bool          // the store in memory does not misbehave
+	program     string        // that is run; the one with the race detector
 	seed        uint64        // of what the store in memory does
 }
 
@@ -107,13 +109,13 @@ listen: 127.0.0.1:0
 admin: 127.0.0.1:0
 data: %[1]s/data-%[2]d
 drain: %[3]v
-registry: {%[4]s, lease: %[5]v}
+registry: {%[4]s}
 backends:
-  store: {%[6]s}
+  store: {%[5]s}
 buckets:
   - name: bkt
     rules:
-%[7]s
+%[6]s
 limits: {raise_wait: 3s}
 `
 
@@ -126,7 +128,9 @@ func newFleet(t *testing.T, kind engineKind, o options) *fleet {
 		options: o.complete(), dir: t.TempDir(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
 	}
-	program(t)
+	if o.program == "" {
+		program(t) // first, for it takes long
+	}
 	t.Cleanup(func() { f.end(t) })
 	f.engine = kind.start(t)
 	f.store = newStore(t, f.options)
@@ -169,7 +173,10 @@ func (f *fleet) addMember(t *testing.T, number int, rules string) *member {
 		m.toRegistry = append(m.toRegistry, relayTo(t, address, 10*time.Minute))
 	}
 	f.configure(t, m, rules)
-	path := program(t)
+	path := f.program
+	if path == "" {
+		path = program(t)
+	}
 	m.Process = &histories.Process{
 		Name: path, Args: []string{"serve", "--config", m.config},
 		Ready: regexp.MustCompile(`msg=serving listen=(\S+) admin=(\S+) `),
@@ -196,7 +203,7 @@ func (f *fleet) configure(t *testing.T, m *member, rules string) {
 	if f.bare {
 		store += ", stamp: off, conditional: off"
 	}
-	text := fmt.Sprintf(configOf, f.dir, m.number, f.drain, f.engine.config(ways), f.lease, fmt.Sprintf("%s, settle: %v", store, f.settle), rules)
+	text := fmt.Sprintf(configOf, f.dir, m.number, f.drain, f.engine.config(ways, f.lease), fmt.Sprintf("%s, settle: %v", store, f.settle), rules)
 	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -334,8 +341,9 @@ func (f *fleet) end(t *testing.T) {
 	}
 }
 
-// forEachEngine runs a test over each of them, side by side.
+// forEachEngine runs a test over each of them, beside all others.
 func forEachEngine(t *testing.T, test func(t *testing.T, kind engineKind)) {
+	t.Parallel()
 	for _, kind := range engineKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@ var (
 )
 
 const (
-	clientWait = 400 * time.Millisecond // of a client between two ops: faults last for seconds here
+	clientWait = 250 * time.Millisecond // of a client between two ops: faults last for seconds here
 	attempts   = 3                      // at a history, where the store was slower than its settle time
 )
 

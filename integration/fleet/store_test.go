@@ -57,7 +57,11 @@ func newStore(t *testing.T, o options) *store {
 	s := &store{faults: map[string]int{}}
 	if o.misbehaving {
 		s.luck = &luck{rand: rand.New(rand.NewPCG(o.seed, 7))}
-		s.memory = misbehave.New(misbehave.Options{Fault: s.fault(o.settle), Applied: s.applied}, histories.Bucket)
+		options := misbehave.Options{Fault: s.fault(o.settle), Applied: s.applied}
+		if o.calm {
+			options = misbehave.Options{}
+		}
+		s.memory = misbehave.New(options)
 		s.server = httptest.NewServer(s.memory)
 		t.Cleanup(func() {
 			s.memory.Close()
@@ -130,7 +134,7 @@ func (s *store) fault(settle time.Duration) func(misbehave.Operation) misbehave.
 			return misbehave.Fault{}
 		}
 		late := time.Duration(s.luck.n(most))
-		switch s.luck.n(40) {
+		switch s.luck.n(100) {
 		case 0:
 			return s.met(storeLate, misbehave.Fault{Late: late, Drop: true})
 		case 1:
