@@ -166,6 +166,12 @@ func TestTLSAndPassword(t *testing.T) {
 	o.Username, o.Password = cluster.RequirePassword(o.Prefix)
 	r := mustBegin(t, o)
 	mustRaise(t, r, "b/a", 1, 0)
+	cluster.Members[0].Kill() // it forgets who has shown a password
+	cluster.Members[0].Start()
+	eventually(t, "a raise after that", func() bool {
+		_, err := r.Raise(t.Context(), tokens.Claim{Resource: "b/a", Token: 2})
+		return err == nil
+	})
 	for _, c := range []struct {
 		what  string
 		wrong func(*Options)

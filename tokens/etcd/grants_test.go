@@ -171,3 +171,20 @@ func TestGrantsOutliveTheirInstance(t *testing.T) {
 		t.Errorf("to wait for: %+v, %v; want the grant of the one that has ended", rec.Lower, err)
 	}
 }
+
+// TestGiveBackNamesOneGrant: one that was replaced by a raise whose answer was lost, so that this process takes it for the one that stands.
+func TestGiveBackNamesOneGrant(t *testing.T) {
+	t.Parallel()
+	o := optionsFor(t, servers.StartEtcd(t, servers.EtcdOptions{}))
+	a, lost := mustBegin(t, o), mustOpen(t, o)
+	g := mustRaise(t, a, "b/a", 1, time.Minute)
+	if _, err := lost.store.Record(t.Context(), int64(g.Incarnation), tokens.Claim{Resource: "b/a", Token: 1, Settle: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.GiveBack(t.Context(), g.ID); err != nil {
+		t.Fatal(err)
+	}
+	if grants, held := keysUnder(t, a, "grants/"), keysUnder(t, a, "held/"); grants != 1 || held != 1 {
+		t.Errorf("%d and %d keys are left; want the grant that took its place", grants, held)
+	}
+}
