@@ -36,3 +36,8 @@ func TestConformance(t *testing.T) { tokenstest.RunOver(t, memory(false)) }
 func memory(timed bool) func(testing.TB) tokenstest.Engine {
 	return func(testing.TB) tokenstest.Engine { return tokenstest.NewMemory(timed) }
 }
+
+// TestSimulation: half of the seeds are of an engine that times leases itself.
+func TestSimulation(t *testing.T) {
+	tokenstest.SimulateFleet(t, func(_ testing.TB, seed uint64) tokenstest.Engine { return tokenstest.NewMemory(seed%2 == 0) })
+}
