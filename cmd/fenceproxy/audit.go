@@ -173,7 +173,8 @@ func auditListingOf(records []audit.Record) listing[audit.Record] {
 	l := auditListing
 	several := func(r audit.Record) bool { return r.Instance != records[0].Instance }
 	if slices.ContainsFunc(records, several) {
-		l.table = append(slices.Clone(l.table), column[audit.Record]{"INSTANCE", func(r audit.Record) string { return r.Instance }})
+		detail := len(l.table) - 1 // the longest comes last
+		l.table = slices.Insert(slices.Clone(l.table), detail, column[audit.Record]{"INSTANCE", func(r audit.Record) string { return r.Instance }})
 	}
 	return l
 }

@@ -36,11 +36,15 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 	config.MaxConns = connections
 	config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	config.ConnConfig.ConnectTimeout = min(nonZero(config.ConnConfig.ConnectTimeout, 5*time.Second), 5*time.Second)
+	params := config.ConnConfig.RuntimeParams
+	if params["synchronous_commit"] != "remote_apply" { // which waits for even more
+		params["synchronous_commit"] = "on"
+	}
 	for name, value := range map[string]string{
-		"application_name": "fenceproxy audit", "synchronous_commit": "on", "default_transaction_isolation": "read committed",
+		"application_name": "fenceproxy audit", "default_transaction_isolation": "read committed",
 		"statement_timeout": milliseconds(callTime), "lock_timeout": milliseconds(callTime / 2), "idle_in_transaction_session_timeout": milliseconds(callTime),
 	} {
-		config.ConnConfig.RuntimeParams[name] = value
+		params[name] = value
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
