@@ -221,13 +221,20 @@ func relayTo(t *testing.T, address string, longest time.Duration) *histories.Rel
 	return r
 }
 
-// start runs a proxy and returns when it serves. It may have to wait for its lease.
+// start runs a proxy and returns when it serves. As whoever supervises it would, it starts one again that has ended because the registry was
+// out of reach: a short lease leaves it little time, and a busy machine takes long.
 func (m *member) start() error {
-	found, err := m.Start()
-	if err == nil {
-		m.address, m.admin = found[1], found[2]
+	deadline := time.Now().Add(histories.Patience)
+	for {
+		found, err := m.Start()
+		if err == nil {
+			m.address, m.admin = found[1], found[2]
+			return nil
+		}
+		if !strings.Contains(err.Error(), "the token registry is out of reach") || time.Now().After(deadline) {
+			return err
+		}
 	}
-	return err
 }
 
 func (f *fleet) startAll(t *testing.T) {
