@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
@@ -35,7 +39,8 @@ func open(t testing.TB, o Options) *Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil && !errors.Is(err, tokens.ErrUnavailable) { // the server may be gone
+		var gone *pgconn.ConnectError
+		if err := r.Close(); err != nil && !errors.As(err, &gone) && !errors.Is(err, tokens.ErrUnavailable) {
 			t.Errorf("close: %v", err)
 		}
 	})
@@ -252,5 +257,67 @@ func TestStaleConnections(t *testing.T) {
 	raise(t, r, "b/x", 2)
 	if r.Incarnation() == 0 {
 		t.Error("the lease was lost")
+	}
+}
+
+// TestUpgrade: several instances start at once on a registry of an older version, and on none.
+func TestUpgrade(t *testing.T) {
+	p := servers.StartPostgres(t, servers.PostgresOptions{})
+	name, dsn := p.Database()
+	was := versions
+	defer func() { versions = was }()
+	openFour := func() (all []*Registry) {
+		var mu sync.Mutex
+		var wait sync.WaitGroup
+		for range 4 {
+			wait.Go(func() {
+				r, err := Open(context.Background(), Options{DSN: dsn, Create: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, r)
+			})
+		}
+		wait.Wait()
+		return all
+	}
+	closeAll := func(all []*Registry) (created int, ids map[string]bool) {
+		ids = map[string]bool{}
+		for _, r := range all {
+			ids[r.Start().ID] = true
+			if r.Start().Created {
+				created++
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		return created, ids
+	}
+	created, ids := closeAll(openFour())
+	if created != 1 || len(ids) != 1 {
+		t.Errorf("%d made it, %d ids", created, len(ids))
+	}
+	r := begun(t, Options{DSN: dsn, Lease: lease})
+	raise(t, r, "b/x", 34)
+
+	versions = append(slices.Clone(was), "CREATE TABLE fenceproxy.later (x int); INSERT INTO fenceproxy.later VALUES (1)")
+	if created, again := closeAll(openFour()); created != 0 || !maps.Equal(ids, again) {
+		t.Errorf("after the upgrade: %d made it, ids %v, then %v", created, ids, again)
+	}
+	if n := p.Value(name, "SELECT count(*) FROM fenceproxy.later"); n != "1" {
+		t.Errorf("the step was taken %s times", n)
+	}
+	raise(t, r, "b/x", 35) // the one that was running goes on
+	versions = was
+	refused(t, Options{DSN: dsn}, ErrNewer)
+
+	versions = append(slices.Clone(was), "", "CREATE TABLE fenceproxy.broken (x int); SELECT 1/0")
+	refused(t, Options{DSN: dsn}, nil, "upgrade the schema to version 3")
+	if v := p.Value(name, "SELECT version FROM fenceproxy.registry_version"); v != "2" {
+		t.Errorf("a step failed, and the version is %s", v)
 	}
 }
