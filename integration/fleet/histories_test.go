@@ -117,7 +117,10 @@ func oneHistory(t *testing.T, kind engineKind, seed uint64, misbehaving bool, su
 	r.JudgeAll(t)
 	sum.Add(r)
 	if misbehaving {
-		late := f.store.judge(t, rec)
+		violations, late := f.store.judge(rec.Start, rec.History)
+		for _, v := range violations {
+			t.Error(v)
+		}
 		t.Logf("%d effects, %d of them late; %v", len(f.store.ledger), late, f.store.faults)
 	}
 	return true

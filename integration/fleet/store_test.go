@@ -170,22 +170,22 @@ func (s *store) applied(a misbehave.Application) {
 
 // judge holds the ledger of the store against what clients were told: an effect with a token below one that was answered before is what must
 // never be. It leans on no search, unlike the model.
-func (s *store) judge(t *testing.T, rec *histories.Recorder) (lateOnes int) {
-	t.Helper()
+func (s *store) judge(start time.Time, history []histories.Op) (violations []string, lateOnes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.ledger {
 		if e.late {
 			lateOnes++
 		}
-		at := e.at.Sub(rec.Start)
-		for _, o := range rec.History {
+		at := e.at.Sub(start)
+		for _, o := range history {
 			if o.Resource == resourceOf(e.key) && o.Raises() && o.Token > e.token && o.Return < at {
-				t.Errorf("the write %d of %s, with token %d, took effect at %v, and %v was answered at %v", e.serial, e.key, e.token, at, o, o.Return)
+				violations = append(violations,
+					fmt.Sprintf("the write %d of %s, with token %d, took effect at %v, and %v was answered at %v", e.serial, e.key, e.token, at, o, o.Return))
 			}
 		}
 	}
-	return lateOnes
+	return violations, lateOnes
 }
 
 // resourceOf is the rule of the fleet's configuration.
