@@ -149,6 +149,9 @@ const (
 )
 
 func (d *diskCheck) checkRegistry(ctx context.Context) (err error) {
+	if d.config.Registry.shared() {
+		return d.checkJoined()
+	}
 	path := filepath.Join(d.config.Data, sqlite.FileName)
 	d.registry, err = sqlite.Check(ctx, d.config.Data)
 	unfinished := err == nil && d.registry.ID == "" && len(d.registry.Problems) == 0 // by a first start that was killed: it counts as missing
@@ -156,6 +159,23 @@ func (d *diskCheck) checkRegistry(ctx context.Context) (err error) {
 		return d.checkMissing(path)
 	}
 	return d.tellDatabase(path, d.registry.Checked, err, "restore a backup and raise the marks: docs/registry-sqlite.md")
+}
+
+// checkJoined looks at what the data directory remembers of a registry that is elsewhere. That one is not asked: proxies run over it.
+func (d *diskCheck) checkJoined() error {
+	path := filepath.Join(d.config.Data, joinedFile)
+	id, err := joinedRegistry(d.config.Data)
+	switch pinned := d.config.Registry.ID; {
+	case errors.Is(err, errJoinedDamaged):
+		d.find(file.Error, err.Error()+": serve cannot start", path, "write the id of the registry into it")
+		return nil
+	case err != nil:
+		return err
+	case id != "" && pinned != "" && id != pinned:
+		d.find(file.Error, fmt.Sprintf("the data directory was served with registry %s, and the configuration says %s: serve cannot start", id, pinned), path, "name the right one under `registry:`")
+	}
+	d.find(file.Note, "the token registry is shared with other proxies, and is not looked at here: it is "+d.config.Registry.place(), d.config.File, "")
+	return nil
 }
 
 // checkMissing judges a registry that is not there by what it has left elsewhere.
@@ -178,6 +198,9 @@ func (d *diskCheck) checkMissing(path string) error {
 }
 
 func (d *diskCheck) checkAudit(ctx context.Context) error {
+	if d.config.Registry.Driver == postgresDriver {
+		return nil // it is there, too
+	}
 	path := filepath.Join(d.config.Data, auditFile)
 	found, err := audit.Check(ctx, path)
 	if errors.Is(err, sqlitedb.ErrMissing) {

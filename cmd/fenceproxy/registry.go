@@ -123,6 +123,8 @@ func (s *state) evidence(c *config) (string, error) {
 // joinedFile is where the data directory keeps the id of the shared registry that it was served with.
 const joinedFile = "registry-id"
 
+var errJoinedDamaged = errors.New("is damaged")
+
 // joinedRegistry is that id; "" if there is none.
 func joinedRegistry(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, joinedFile))
@@ -134,7 +136,7 @@ func joinedRegistry(dir string) (string, error) {
 	}
 	id := strings.TrimSpace(string(text))
 	if !registryIDPattern.MatchString(id) {
-		return "", fmt.Errorf("%s is damaged: it should have the id of the token registry in it, which the log of each start names", filepath.Join(dir, joinedFile))
+		return "", fmt.Errorf("%s %w: it should have the id of the token registry in it, which the log of each start names", filepath.Join(dir, joinedFile), errJoinedDamaged)
 	}
 	return id, nil
 }

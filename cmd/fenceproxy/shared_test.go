@@ -182,6 +182,22 @@ func testDataRemembers(t *testing.T, one, other string) {
 	}
 	_, _, err = p.start(t, serveFlags{})
 	wantError(t, err, "is damaged")
+	found, _, err := p.run(t, t.Context(), "fsck", "--format", "jsonl")
+	if exitCode(err) != exitFindings || !strings.Contains(found, "is damaged") {
+		t.Errorf("fsck says %s (%v)", found, err)
+	}
+	if err := joinRegistry(p.data, first); err != nil {
+		t.Fatal(err)
+	}
+	found, _, err = p.run(t, t.Context(), "fsck")
+	if err != nil || !strings.Contains(found, "shared with other proxies") || strings.Contains(found, servers.PostgresPassword) {
+		t.Errorf("fsck says %s (%v)", found, err)
+	}
+	p.writeShared(t, one+", id: "+second, "")
+	found, _, err = p.run(t, t.Context(), "fsck")
+	if exitCode(err) != exitFindings || !strings.Contains(found, "the configuration says "+second) {
+		t.Errorf("fsck says %s (%v)", found, err)
+	}
 }
 
 func testPinned(t *testing.T, one, other string) {

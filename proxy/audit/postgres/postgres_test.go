@@ -33,8 +33,12 @@ func TestPostgres(t *testing.T) {
 		name string
 		run  func(*testing.T, *servers.Postgres)
 	}{
-		{"Store", testStore}, {"SeveralProxies", testSeveralProxies}, {"NewerSchema", testNewerSchema}, {"Encoding", testEncoding},
-		{"ErrorsHaveNoPassword", testErrorsHaveNoPassword}, {"ServerAway", testServerAway},
+		{"Store", testStore},
+		{"SeveralProxies", testSeveralProxies},
+		{"NewerSchema", testNewerSchema},
+		{"Encoding", testEncoding},
+		{"ErrorsHaveNoPassword", testErrorsHaveNoPassword},
+		{"ServerAway", testServerAway},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, server) })
 	}
