@@ -231,7 +231,9 @@ func (m *member) start() error {
 			m.address, m.admin = found[1], found[2]
 			return nil
 		}
-		if !strings.Contains(err.Error(), "the token registry is out of reach") || time.Now().After(deadline) {
+		text := err.Error()
+		away := strings.Contains(text, "the token registry is out of reach") || strings.Contains(text, "open the token registry")
+		if !away || time.Now().After(deadline) {
 			return err
 		}
 	}
