@@ -102,6 +102,9 @@ func (e *ruleError) Error() string { return e.message }
 // errOutcomeUnknown: the write passed the gate, and what became of it is not known.
 var errOutcomeUnknown = errors.New(outcomeUnknownMessage)
 
+// unavailableMessage does not say why: a registry's errors name hosts, users and databases, which are for the log.
+const unavailableMessage = "the token registry is out of reach, and no write can be let through unchecked. The proxy's log has the cause"
+
 // errNotProbed: whoever asks a store that does not answer gets no better answer.
 var errNotProbed = errors.New("the store could not be asked what it does with writes, which comes before the first one. Nothing was changed; the proxy's log has the cause")
 
@@ -143,7 +146,7 @@ func (x *exchange) answerTo(err error) answer {
 	case errors.As(err, &waiting):
 		return answer{status: http.StatusServiceUnavailable, code: slowDown, name: waitingForOlderWrite, message: fmt.Sprintf("%s. %s", waiting, comeBack)}
 	case errors.Is(err, tokens.ErrUnavailable):
-		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryUnavailable, message: fmt.Sprintf("no write can be let through unchecked: %v", err)}
+		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryUnavailable, message: unavailableMessage}
 	case errors.As(err, &twice):
 		return answer{status: http.StatusServiceUnavailable, code: serviceUnavailable, name: registryConflict, message: "two registries fence one bucket: what is under this key was written under another one than this proxy's. Nothing was changed; the proxy's log names both, and what to do"}
 	case errors.Is(err, errLostRace):

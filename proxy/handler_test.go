@@ -330,7 +330,7 @@ func TestEveryRefusal(t *testing.T) {
 		{"bad", badToken("no"), nil, 400, "InvalidArgument", "BadToken", nil},
 		{"rule", &ruleError{tokenRequired, "send one"}, nil, 403, "AccessDenied", "TokenRequired", []string{"send one", rule}},
 		{"waiting", &tokens.WaitingError{Resource: "b/jobs/7", Token: 34}, nil, 503, "SlowDown", "WaitingForOlderWrite", []string{"34", "again"}},
-		{"registry", tokens.ErrUnavailable, nil, 503, "ServiceUnavailable", "RegistryUnavailable", []string{"out of reach"}},
+		{"registry", fmt.Errorf("%w: failed to connect to user=inside host=secret", tokens.ErrUnavailable), nil, 503, "ServiceUnavailable", "RegistryUnavailable", []string{"out of reach"}},
 		{"unknown", errOutcomeUnknown, nil, 504, "GatewayTimeout", "OutcomeUnknown", []string{"may or may not"}},
 		{"ours", errors.New("bug"), nil, 500, "InternalError", "", nil},
 	} {
@@ -344,6 +344,9 @@ func TestEveryRefusal(t *testing.T) {
 		}
 		if a.refusal() != (c.error != "" && c.status < 500) {
 			t.Errorf("%s: a refusal? %v", c.name, a.refusal())
+		}
+		if strings.Contains(a.message, "inside") {
+			t.Errorf("%s: %q tells a client what is for the log", c.name, a.message)
 		}
 		for _, word := range c.words {
 			if !strings.Contains(a.message, word) {
