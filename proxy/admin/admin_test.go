@@ -290,7 +290,7 @@ func TestAudit(t *testing.T) {
 	if first != "b/0 b/1 b/2" || rest != "b/3" || end != "" {
 		t.Errorf("pages %q, %q, then %q", first, rest, end)
 	}
-	if got := f.get("/api/v1/audit?kind=raise").Body.String(); got != "{\"records\":[],\"next\":\"\"}\n" {
+	if got := f.get("/api/v1/audit?kind=raise").Body.String(); got != `{"records":[],"next":"","log":""}`+"\n" {
 		t.Errorf("nothing found is answered with %s", got)
 	}
 }
@@ -380,5 +380,37 @@ func TestBrowserIsKeptOut(t *testing.T) {
 	wantProblem(t, f.do(r), http.StatusForbidden, "IP address")
 	if h := f.get("/api/v1/audit").Header(); h.Get("Access-Control-Allow-Origin") != "" || h.Get("Cache-Control") != "no-store" {
 		t.Errorf("headers %v", h)
+	}
+}
+
+// The address of health may be reached by anybody, by any name, and changes and tells nothing.
+func TestHealthAlone(t *testing.T) {
+	var notReady error
+	h := NewHealth(Config{
+		Version: "v1", Ready: func() error { return notReady }, AuditOf: "X",
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) }),
+	})
+	ask := func(method, path string) (int, string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, "http://lb.example.com"+path, strings.NewReader("{}")))
+		return w.Code, w.Body.String()
+	}
+	for _, c := range []struct {
+		method, path string
+		status       int
+	}{
+		{"GET", "/healthz", 200}, {"GET", "/readyz", 200}, {"HEAD", "/readyz", 200}, {"GET", "/metrics", 200}, {"POST", "/readyz", 405}, {"GET", "/", 404},
+		{"GET", "/api/v1/fences", 404}, {"GET", "/api/v1/audit", 404}, {"POST", "/api/v1/fences/raise", 404}, {"POST", "/api/v1/fences/reset", 404},
+	} {
+		if status, body := ask(c.method, c.path); status != c.status {
+			t.Errorf("%s %s: %d, want %d: %s", c.method, c.path, status, c.status, body)
+		}
+	}
+	notReady = errors.New("the lease is over")
+	if status, body := ask("GET", "/readyz"); status != 503 || !strings.Contains(body, "the lease is over") {
+		t.Errorf("not ready: %d %s", status, body)
+	}
+	if status, _ := ask("GET", "/healthz"); status != 200 {
+		t.Errorf("alive and not ready: %d", status)
 	}
 }
