@@ -34,21 +34,39 @@ func (s *store) dial(o Options) (*clientv3.Client, error) {
 	if (o.Username == "") != (o.Password == "") {
 		return nil, errors.New("etcd's user name and password go together, and one of them is missing")
 	}
-	client, err := clientv3.New(clientv3.Config{
+	c := clientv3.Config{
 		Endpoints:   o.Endpoints,
 		TLS:         o.TLS,
-		Username:    o.Username,
-		Password:    o.Password,
-		DialTimeout: s.callTime,
+		DialTimeout: authTime + time.Second,
 		// A member that has gone without a word is noticed: at once while it owes an answer, for the timeout is the kernel's, too.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		Logger:      zap.NewNop(), // its lines have no place in ours; what matters comes as errors
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept)},
-	})
+		Logger: zap.NewNop(), // its lines have no place in ours; what matters comes as errors
+	}
+	if o.Username != "" {
+		bare := c
+		bare.DialOptions = []grpc.DialOption{grpc.WithChainUnaryInterceptor(keepCause)}
+		var err error
+		if s.bare, err = clientv3.New(bare); err != nil {
+			return nil, err
+		}
+		s.password = func(ctx context.Context) (*clientv3.AuthenticateResponse, error) {
+			return s.bare.Authenticate(ctx, o.Username, o.Password)
+		}
+		c.Username, c.Password = o.Username, o.Password
+	}
+	c.DialOptions = []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept)}
+	client, err := clientv3.New(c)
 	if err != nil {
-		return nil, fmt.Errorf("%w: etcd (%s): %w", tokens.ErrUnavailable, strings.Join(o.Endpoints, ", "), err)
+		return nil, errors.Join(fmt.Errorf("%w: etcd (%s): %w", tokens.ErrUnavailable, strings.Join(o.Endpoints, ", "), err), s.closeBare())
 	}
 	return client, nil
+}
+
+func (s *store) closeBare() error {
+	if s.bare == nil {
+		return nil
+	}
+	return s.bare.Close()
 }
 
 // A callError is a call whose outcome is not known.
@@ -74,17 +92,69 @@ func (s *store) intercept(ctx context.Context, method string, req, reply any, cc
 	if s.onCall != nil {
 		s.onCall(method)
 	}
+	if answer, ok := reply.(*pb.AuthenticateResponse); ok {
+		return s.authenticate(ctx, answer)
+	}
 	before := s.revision.Load()
 	// A member that is cut off from the others says so at once, and does not wait for them.
-	err := invoke(clientv3.WithRequireLeader(ctx), method, req, reply, cc, opts...)
-	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
-		// As a plain status, the client would repeat it where the context goes on, and drop why no member could be reached where it has ended.
-		return &callError{status.Convert(err).Message(), ctx.Err()}
-	}
+	err := keepCause(clientv3.WithRequireLeader(ctx), method, req, reply, cc, invoke, opts...)
 	if err != nil || !check {
 		return err
 	}
 	return s.checkHeader(before, reply.(interface{ GetHeader() *pb.ResponseHeader }).GetHeader())
+}
+
+// keepCause takes an attempt that has no answer out of the hands of the client: it would repeat it where the context goes on, and drop why no
+// member could be reached where it has ended.
+func keepCause(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
+		return &callError{status.Convert(err).Message(), ctx.Err()}
+	}
+	return err
+}
+
+// authTime is how long a member may take to check a password, which is made to be slow.
+const authTime = 10 * time.Second
+
+// An authentication is one that is under way, for all calls that want one.
+type authentication struct {
+	done   chan struct{} // closed when the others may be read
+	answer *clientv3.AuthenticateResponse
+	err    error
+}
+
+// authenticate gets a new token, for all calls that were refused for theirs; it is kept where none of them has waited long enough. If each asked for
+// its own, and gave up with its own short deadline, a member that was just restarted would check passwords for calls that are over, and nothing
+// else. It is asked over a connection without a token: etcd 3.4 refuses this question, too, if it comes with one that is no longer good.
+func (s *store) authenticate(ctx context.Context, answer *pb.AuthenticateResponse) error {
+	s.authMu.Lock()
+	a := s.auth
+	if a == nil {
+		a = &authentication{done: make(chan struct{})}
+		s.auth = a
+		go func() { // it ends with the connection, at the latest
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), authTime)
+			defer cancel()
+			a.answer, a.err = s.password(ctx)
+			close(a.done)
+		}()
+	}
+	s.authMu.Unlock()
+	select {
+	case <-a.done:
+		s.authMu.Lock()
+		if s.auth == a {
+			s.auth = nil
+		}
+		s.authMu.Unlock()
+		if a.err == nil {
+			answer.Header, answer.Token = a.answer.Header, a.answer.Token
+		}
+		return a.err
+	case <-ctx.Done():
+		return &callError{"a new token of authentication was not given in time", ctx.Err()}
+	}
 }
 
 // checkHeader says whether the answer comes from the cluster that we know, with all that it has acknowledged before the question. All our

@@ -89,6 +89,11 @@ type store struct {
 	identity []byte                // value of the key registry when it was opened; not changed afterwards
 	accepts  bool                  // see Options.AcceptRestored
 
+	bare     *clientv3.Client                                              // only asks for tokens; nil without a password
+	password func(context.Context) (*clientv3.AuthenticateResponse, error) // asks for one with the password
+	authMu   sync.Mutex
+	auth     *authentication // under way, or not yet taken by anybody; nil if there is none; guarded by authMu
+
 	ctx    context.Context // of the watch
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
@@ -131,7 +136,7 @@ func open(ctx context.Context, o Options, onCall func(string)) (_ *Registry, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.client.Close())
+			err = errors.Join(err, s.client.Close(), s.closeBare())
 		}
 	}()
 	r := &Registry{store: s}
@@ -179,10 +184,11 @@ func (s *store) identify(ctx context.Context, o Options) (start tokens.Start, er
 	if h, err := parseHalt(halted); err != nil || h != nil {
 		return start, errors.Join(err, h.err())
 	}
-	if was := clusterOf(s.identity); was != hexCluster(header.ClusterId) {
-		return start, fmt.Errorf("%w: it was made in cluster %s, and this one is cluster %x: it was restored from a snapshot, or is a copy. %s", ErrRestored, was, header.ClusterId, whatToDo)
+	why, err := s.restoredSince(ctx, s.identity, header.ClusterId)
+	if err == nil && why != "" {
+		err = (&halt{Restored: why}).err()
 	}
-	return start, nil
+	return start, err
 }
 
 // known takes over what the key registry says.
@@ -204,7 +210,11 @@ func (s *store) known(start *tokens.Start, value []byte) error {
 // create makes a new one, and returns what is there where somebody else was faster. If we crash here, there is a whole registry or none.
 func (s *store) create(ctx context.Context, o Options) (found []*pb.ResponseOp, err error) {
 	now := time.Now()
-	value, err := json.Marshal(identity{Format: format, ID: rand.Text(), Cluster: hexCluster(s.cluster.Load()), CreatedAt: now.UnixMilli()})
+	i := identity{Format: format, ID: rand.Text(), Cluster: hexCluster(s.cluster.Load()), CreatedAt: now.UnixMilli()}
+	if d, known := s.distance(ctx); known {
+		i.Distance = &d
+	}
+	value, err := json.Marshal(i)
 	if err != nil {
 		return nil, err
 	}
@@ -233,12 +243,6 @@ func (s *store) create(ctx context.Context, o Options) (found []*pb.ResponseOp, 
 
 func hexCluster(id uint64) string { return fmt.Sprintf("%x", id) }
 
-func clusterOf(value []byte) string {
-	var i identity
-	_ = json.Unmarshal(value, &i) // it was read before
-	return i.Cluster
-}
-
 // Start implements [tokens.Maintained].
 func (r *Registry) Start() tokens.Start { return r.start }
 
@@ -258,7 +262,7 @@ func (r *Registry) Adopted() []string {
 func (s *store) Close() error {
 	s.cancel()
 	s.tasks.Wait()
-	return s.client.Close()
+	return errors.Join(s.client.Close(), s.closeBare())
 }
 
 // Hints implements [fleet.Store].

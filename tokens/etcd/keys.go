@@ -79,6 +79,7 @@ type identity struct {
 	Cluster   string `json:"cluster"` // id of the etcd cluster; another one has been restored from a snapshot, or is a copy
 	CreatedAt int64  `json:"created_at"`
 	Accepted  int    `json:"accepted,omitempty"` // how often it was taken on after a restore; who goes by another number has slept through one
+	Distance  *int64 `json:"distance,omitempty"` // see restored.go; absent where no member told
 }
 
 // format is the only one so far. A program that knows less than what is there refuses to run.

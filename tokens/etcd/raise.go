@@ -127,8 +127,8 @@ func (s *store) beginRaise(ctx context.Context, by tokens.Token) (h halt, revisi
 	}
 	if before != nil {
 		h.Restored = before.Restored
-	} else if was := clusterOf(rangeOf(found[1])[0].Value); was != hexCluster(header.ClusterId) {
-		h.Restored = fmt.Sprintf("it was made in cluster %s, and this one is cluster %x", was, header.ClusterId)
+	} else if h.Restored, err = s.restoredSince(ctx, rangeOf(found[1])[0].Value, header.ClusterId); err != nil {
+		return h, 0, nil, err
 	}
 	if h.Restored != "" && !s.accepts {
 		return h, 0, nil, (&halt{Restored: h.Restored}).err()
@@ -290,7 +290,10 @@ func (s *store) lastOfRaise(ctx context.Context, h *halt) ([]clientv3.Op, error)
 	} else if err := json.Unmarshal(found.Kvs[0].Value, &i); err != nil {
 		return nil, err
 	}
-	i.Cluster, i.Accepted = hexCluster(s.cluster.Load()), i.Accepted+1
+	i.Cluster, i.Accepted, i.Distance = hexCluster(s.cluster.Load()), i.Accepted+1, nil
+	if d, known := s.distance(ctx); known {
+		i.Distance = &d
+	}
 	value, err := json.Marshal(i)
 	if err != nil {
 		return nil, err

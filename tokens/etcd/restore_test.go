@@ -142,3 +142,48 @@ func TestMadeAnew(t *testing.T) {
 		return errors.Is(err, ErrRestored)
 	})
 }
+
+// TestRestoredWhileNobodyRan: also under its old id, and however many writes it took since.
+func TestRestoredWhileNobodyRan(t *testing.T) {
+	t.Parallel()
+	for _, members := range []int{1, 3} {
+		cluster := servers.StartEtcd(t, servers.EtcdOptions{Members: members})
+		o := optionsFor(t, cluster)
+		first := mustOpen(t, o)
+		many, _ := marks(100, func(i int) tokens.Token { return tokens.Token(i + 1) })
+		for resource, m := range many {
+			if _, err := first.RaiseTo(t.Context(), map[string]tokens.Mark{resource: m}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a crash of all members is no restore
+			for _, m := range cluster.Members {
+				m.Kill()
+			}
+			for _, m := range cluster.Members {
+				m.Start()
+			}
+			cluster.WaitReady()
+			mustOpen(t, o)
+		}
+		restored := cluster.Restore(cluster.Snapshot(), true)
+		client := restored.Client()
+		for range 300 {
+			if _, err := client.Put(t.Context(), "somebody else's", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if late, err := tryOpen(o); !errors.Is(err, ErrRestored) {
+			t.Errorf("%d members: %v, %v", members, late, err)
+		}
+		o.AcceptRestored = true
+		if _, err := mustOpen(t, o).RaiseAll(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		o.AcceptRestored = false
+		mustBegin(t, o)
+	}
+}
