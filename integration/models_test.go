@@ -37,14 +37,11 @@ func TestModels(t *testing.T) {
 			did[f[3]]++
 		}
 	}
-	if did["hold"] < 10 || did["fail"] < 25 {
+	if did["hold"] < 14 || did["fail"] < 36 {
 		t.Errorf("%d variants held and %d failed: some were not explored\n%s", did["hold"], did["fail"], out)
 	}
 	t.Logf("%s", out)
 }
-
-// modelsElsewhere are models of protocols that are not in this version.
-var modelsElsewhere = []string{"fleet.pml"}
 
 // TestMutantsAreOfModels: a mutant that says it is a wrong variant of a model is one that the models' script explores.
 func TestMutantsAreOfModels(t *testing.T) {
@@ -57,7 +54,7 @@ func TestMutantsAreOfModels(t *testing.T) {
 		for line := range strings.Lines(mustRead(t, file)) {
 			variant, ok := strings.CutPrefix(line, "Model:")
 			model, switches, _ := strings.Cut(strings.TrimSpace(variant), " ")
-			if !ok || strings.Contains(strings.Join(modelsElsewhere, " "), model) {
+			if !ok {
 				continue
 			}
 			if want := "\nfail " + strings.TrimSuffix(model, ".pml") + " " + switches + "\n"; !strings.Contains(script, want) {

@@ -42,7 +42,10 @@ var required = []string{
 	"restart.pml -DNODOUBT", "restart.pml -DEQUAL -DGIVEBACK", "restart.pml -DRESET -DRESETNOW",
 	"condition.pml -DKEYS -DLATE -DUNCONDITIONAL", "condition.pml -DKEYS -DLATE -DGATEFIRST", "condition.pml -DKEYS -DLATE -DRETRYINSIDE",
 	"condition.pml -DORDER -DEQUAL -DRECURS -DBYETAG", "condition.pml -DORDER -DDELETES -DREPLAY",
-	"fleet.pml -DREJOIN -DNOINC",
+	"fleet.pml -DREJOIN -DNOINC", "fleet.pml -DREJOIN -DKEEPROWS", "fleet.pml -DNOSETTLE", "fleet.pml -DEVICT -DGB_UNCOND", "fleet.pml -DEVICT -DGB_TOKEN",
+	"fleet.pml -DEVICT -DEVICT_ANY", "fleet.pml -DEVICT -DLATE -DAGAIN -DEVICT_MARK", "fleet.pml -DLATE -DMEMONLY", "fleet.pml -DGATEAFTER",
+	"fleet.pml -DNOYIELD", "fleet.pml -DRESET -DLATE -DRESETTAKES",
+	"nowall", "noboot", "leasefromanswer", "expelblind", "hintsonly", "equalgiveback", "resetyields", // what several instances promise
 	"markearly", // what a claim says is judged before any mark moves
 	"lategrant", // a grant is installed only if the mark is still the same
 	"clientcancels", "bare", "nosendtime", "merged",

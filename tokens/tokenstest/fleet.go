@@ -608,7 +608,7 @@ var fleetResets = []fleetCase{
 		w.a.write(34)
 		old := w.b.admit(34)
 		w.b.finish(old, w.settle/2)
-		w.took(w.settle/2, w.settle/2+w.lease/5, func() { w.reset(w.a, 99) })
+		w.took(w.settle/2, w.settle/2+w.lease/5, func() { w.reset(w.a, 0) })
 		w.mustHaveLanded(2)
 	}},
 	{"a reset waits for a silent instance", func(w *fleetWorld) {

@@ -1,0 +1,300 @@
+/* Several proxies over one registry: tokens/fleet, and what tokens/shared.go makes of it. One resource, two instances, one key, so one fence. The store
+ * is another machine, and takes no conditions.
+ *
+ * A raise moves the mark in memory, drains, records its token and a grant in one step of the registry, and waits for the lower grants that
+ * this step has shown it. Every message can be on its way for as long as it likes: the answer of a raise, a give-back, and a record whose caller
+ * has given up. An instance whose lease was lost comes back as a new incarnation; what its old one let through settles for itself, which here means
+ * that nothing of it is on its way any more.
+ *
+ * What it asserts:
+ *   order       where a write takes effect, its token is not below one whose holder was told yes, by a write or an announcement
+ *   generation  where a write takes effect, no reset was answered since it began
+ *
+ * Switches that add something the proxy has to live with:
+ *   -DREJOIN    an instance that has lost its lease comes back
+ *   -DEVICT     resources leave memory, and their grants are given back
+ *   -DLATE      one call of a record fails, and takes effect later or never
+ *   -DRESET     an operator sets the token to 0
+ *   -DSECOND    a second writer has token 1
+ *   -DANNOUNCE  somebody announces token 2
+ *   -DAGAIN     token 2 comes twice, and token 1 once
+ * Wrong variants, each of which must fail:
+ *   -DNOINC      with REJOIN: an answer from before a lost lease is good after it
+ *   -DKEEPROWS   with REJOIN: an instance that comes back removes the grants of its lost lease
+ *   -DNOSETTLE   the grants of a lost lease are removed at once
+ *   -DGB_UNCOND  with EVICT: a give-back takes the grant of this instance, whichever it has
+ *   -DGB_TOKEN   with EVICT: a give-back takes it if it has the same token
+ *   -DEVICT_ANY  with EVICT: a resource leaves memory although a raise of it is under way
+ *   -DEVICT_MARK with EVICT, LATE, AGAIN: a resource leaves memory although its mark may be recorded yet
+ *   -DMEMONLY    with LATE: a revocation is answered only for what memory knows: then a raise waits for ever
+ *   -DGATEAFTER  the lease is looked at when a write is answered, and not when it is let through
+ *   -DNOYIELD    a grant is given back without waiting for the writes under it
+ *   -DRESETTAKES with RESET, LATE: a reset removes the grant of its caller
+ */
+#define NONE 255
+#define MAX(a, b) ((a) > (b) -> (a) : (b))
+
+/* In the registry. */
+byte recorded, generation;
+typedef Row { byte token = NONE; byte generation; byte id };
+Row row[2];                     /* the grant of each instance's incarnation */
+byte ids;
+Row old[2];                     /* the lowest grant of its lost leases */
+
+/* In the memory of each instance. */
+typedef Instance {
+	bool member = true;         /* its lease goes on */
+	byte incarnation;
+	byte mark, grant = NONE, granted, known, seen;   /* granted: incarnation of the grant; known: id of the row; seen: generation */
+	byte open[3];               /* writes past the gate, not settled, by token */
+	byte raises, pins;
+	bool doubt                  /* a record has failed in this incarnation, and may come yet */
+};
+Instance at[2];
+
+/* What the world knows. */
+byte flying[2], oldflying[2];   /* writes that may take effect, let through by the incarnation there is, and by those before */
+byte acked, ackedgeneration;
+bool latecall;                  /* the one late call has been made */
+
+#define I at[i]
+#define J(i) (1 - (i))
+#define LOWEROPEN(i, t) ((t > 0 && at[i].open[0] > 0) || (t > 1 && at[i].open[1] > 0))
+#define OPEN(i) (at[i].open[0] + at[i].open[1] + at[i].open[2])
+#define LOWER(r, g, t) (r.token != NONE && (r.generation < g || (r.generation == g && r.token < t)))
+#ifdef NOSETTLE
+#define SETTLED(k) true
+#else
+#define SETTLED(k) (oldflying[k] == 0)
+#endif
+#ifdef GATEAFTER
+#define GATE true
+#else
+#define GATE (I.member && I.granted == I.incarnation)
+#endif
+#ifdef MEMONLY
+#define REMEMBERED (I.known == row[i].id)
+#else
+#define REMEMBERED true
+#endif
+#ifdef NOYIELD
+#define DRAINED true
+#else
+#define DRAINED (!LOWEROPEN(i, recorded))
+#endif
+#ifdef EVICT_ANY
+#define UNUSED true
+#else
+#define UNUSED (I.pins == 0 && I.raises == 0)
+#endif
+#ifdef EVICT_MARK
+#define RECORDED true
+#else
+#define RECORDED !(I.doubt && I.mark > recorded)
+#endif
+/* Nothing lower stands that this raise has to wait for. */
+#define CLEAR(i, g, t) (!LOWER(row[J(i)], g, t) && (!LOWER(old[0], g, t) || SETTLED(0)) && (!LOWER(old[1], g, t) || SETTLED(1)))
+
+inline begin() { at[i].pins++; g = at[i].seen }         /* a claim is for the generation that memory knows */
+
+inline acknowledge() {
+	if
+	:: g > ackedgeneration -> ackedgeneration = g; acked = t
+	:: g == ackedgeneration -> acked = MAX(acked, t)
+	:: else
+	fi
+}
+
+inline effect() {
+	assert(g >= ackedgeneration);
+	assert(g > ackedgeneration || t >= acked)
+}
+
+/* The step of the registry. Its caller may have given up long before. */
+inline record() {
+	if
+	:: recorded > t || generation != g || c != at[i].incarnation || !at[i].member -> refused = true
+	:: else -> recorded = t; ids++; row[i].token = t; row[i].generation = g; row[i].id = ids; id = ids
+	fi
+}
+
+#ifdef LATE
+/* A record whose caller has given up. */
+proctype Late(byte i; byte t; byte g; byte c) {
+	byte id;
+	bool refused;
+	if
+	:: atomic { record() }
+	:: true                 /* it was lost */
+	fi
+}
+#endif
+
+proctype Write(byte t; byte n; bool announces) {
+	byte i, g, c, id;
+	bool refused, passed, counted;
+	do
+	:: n == 0 -> break
+	:: n > 0 -> n--;
+		if :: i = 0 :: i = 1 fi;
+		refused = false; passed = false;
+		atomic { begin() };
+		do
+		:: atomic { !announces && I.seen == g && I.mark == t && I.grant == t && GATE ->
+			I.open[t]++; passed = true; counted = I.member; flying[i] = flying[i] + counted; c = I.incarnation; break }
+		:: atomic { announces && I.seen == g && I.mark == t && I.grant == t && I.member && I.granted == I.incarnation ->
+			acknowledge(); break }
+		:: atomic { I.seen != g || I.mark > t || !I.member -> break }
+		:: atomic { I.seen == g && I.mark <= t && I.member && !(I.mark == t && I.grant == t && I.granted == I.incarnation) ->
+			I.mark = t; I.raises++ };
+			if                                                      /* drain */
+			:: atomic { !I.member || I.mark > t || I.seen != g -> I.raises--; break }
+			:: I.member && I.mark <= t && I.seen == g && !LOWEROPEN(i, t)
+			fi;
+#ifdef LATE
+			if
+			:: atomic { !latecall && I.member -> latecall = true; I.raises--; I.doubt = true; refused = true;
+				run Late(i, t, g, I.incarnation) }
+			:: true
+			fi;
+			if :: refused -> break :: else fi;
+#endif
+			atomic { c = I.incarnation; record();
+				if
+				:: refused -> I.raises--;
+					if :: g == I.seen && generation == g -> I.mark = MAX(I.mark, recorded) :: else fi
+				:: else
+				fi };
+			if :: refused -> break :: else fi;
+			if                                                      /* wait */
+			:: CLEAR(i, g, t)
+			:: atomic { c != I.incarnation || !I.member -> I.raises--; refused = true }
+			:: timeout -> assert(false)                             /* nobody will ever give it back */
+			fi;
+			if :: refused -> break :: else fi;
+			atomic { I.raises--; I.known = MAX(I.known, id);
+				if
+				:: I.mark == t && I.seen == g && I.member -> I.grant = t;
+#ifdef NOINC
+					I.granted = I.incarnation
+#else
+					I.granted = c
+#endif
+				:: else
+				fi }
+		od;
+		if
+		:: passed ->
+			atomic { effect();
+				if
+				:: counted && c == I.incarnation && I.member -> flying[i]--
+				:: counted && !(c == I.incarnation && I.member) -> oldflying[i]--
+				:: else         /* let through without a lease: nobody's settle time covers it */
+				fi };
+			atomic { I.open[t]--; acknowledge() }
+		:: else
+		fi;
+		atomic { I.pins-- }
+	od
+}
+
+/* What an instance does for others: it looks at what stands in the registry, and gives back. A give-back is a message. */
+proctype Keeper(byte i) {
+	byte id, token, c, evictions;
+	bool sent;
+end:	do
+	:: atomic { I.member && row[i].token != NONE && I.seen == generation && I.mark < recorded -> I.mark = recorded }
+	:: atomic { I.member && I.seen < generation && OPEN(i) == 0 && I.raises == 0 -> /* a reset is heard of */
+		I.seen = generation; I.mark = recorded; I.grant = NONE; I.known = 0 }
+	:: atomic { !sent && I.member && row[i].token != NONE && I.seen == generation && REMEMBERED &&
+		(row[i].generation < generation || row[i].token < recorded) && I.mark >= recorded && DRAINED ->
+		sent = true; id = row[i].id; token = row[i].token; c = I.incarnation }
+#ifdef EVICT
+	:: atomic { !sent && I.member && evictions < 2 && OPEN(i) == 0 && UNUSED && RECORDED ->
+		evictions++; sent = (I.known != 0); id = I.known; token = I.mark; c = I.incarnation;
+		I.known = 0; I.grant = NONE; I.mark = recorded; I.seen = generation }
+#endif
+	:: atomic { sent -> sent = false;
+		if
+#ifdef GB_UNCOND
+		:: c == I.incarnation -> row[i].token = NONE
+#else
+#ifdef GB_TOKEN
+		:: c == I.incarnation && row[i].token == token -> row[i].token = NONE
+#endif
+#endif
+		:: row[i].id == id -> row[i].token = NONE
+		:: old[i].id == id -> old[i].token = NONE
+		:: else
+		fi;
+		id = 0; token = 0; c = 0 }
+	od
+}
+
+/* The lease of an instance is over, for itself a little earlier than for the others. */
+proctype Lease(byte i) {
+	if
+	:: atomic { I.member = false; I.doubt = false;
+		if
+		:: row[i].token != NONE -> old[i].token = row[i].token; old[i].generation = row[i].generation; old[i].id = row[i].id; row[i].token = NONE; row[i].id = 0
+		:: else
+		fi;
+		oldflying[i] = oldflying[i] + flying[i]; flying[i] = 0 };
+#ifdef REJOIN
+		atomic { I.member = true; I.incarnation++;
+#ifdef KEEPROWS
+			old[i].token = NONE
+#endif
+		}
+#endif
+	:: true
+	fi
+}
+
+#ifdef RESET
+#define OVER(r) (r.token == NONE || r.generation >= g)
+inline restart() { generation++; recorded = 0; g = generation }
+
+proctype Reset() {
+	byte i, g;
+	if :: i = 0 :: i = 1 fi;
+	if
+	:: atomic { I.member && OPEN(i) == 0 && I.raises == 0 && I.seen == generation -> restart();
+		row[i].token = NONE; I.seen = g; I.mark = 0; I.grant = NONE; I.known = 0 };  /* its caller is drained, and told */
+		atomic { OVER(row[J(i)]) && (OVER(old[0]) || SETTLED(0)) && (OVER(old[1]) || SETTLED(1)) -> ackedgeneration = g; acked = 0 }
+#ifdef LATE
+	:: atomic { !latecall && I.member && OPEN(i) == 0 && I.raises == 0 -> latecall = true };
+		atomic { restart();                                                         /* its caller has given up */
+#ifdef RESETTAKES
+			row[i].token = NONE
+#endif
+		}
+#endif
+	:: true
+	fi
+}
+#endif
+
+init { /* spin tries the last one first: so a wrong variant fails soon */
+	atomic {
+		run Keeper(0);
+		run Keeper(1);
+		run Lease(0);
+#ifdef RESET
+		run Reset();
+#endif
+#ifdef ANNOUNCE
+		run Write(2, 1, true);
+#endif
+#ifdef SECOND
+		run Write(1, 1, false);
+#endif
+#ifdef AGAIN
+		run Write(1, 1, false);
+		run Write(2, 2, false)
+#else
+		run Write(2, 1, false);
+		run Write(1, 2, false)
+#endif
+	}
+}
