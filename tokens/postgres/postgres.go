@@ -122,6 +122,11 @@ func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 	if err := s.openPools(config); err != nil {
 		return nil, err
 	}
+	// What connecting takes is no part of the time that a beat may take.
+	if _, err := s.Look(ctx); err != nil {
+		s.closePools()
+		return nil, fmt.Errorf("open the token registry in PostgreSQL: %w", err)
+	}
 	background, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.tasks.Go(func() { s.listen(background, config.ConnConfig.Copy()) })
@@ -150,9 +155,13 @@ func (r *Registry) Start() tokens.Start { return r.start }
 func (s *store) Close() error {
 	s.cancel()
 	s.tasks.Wait()
+	s.closePools()
+	return nil
+}
+
+func (s *store) closePools() {
 	s.calls.Close()
 	s.beats.Close()
-	return nil
 }
 
 // Hints implements [fleet.Store].

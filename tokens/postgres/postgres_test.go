@@ -3,9 +3,13 @@ package postgres
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +25,13 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
+		_ = flag.Set("test.parallel", "4") // most of the time is spent waiting: for leases, settle times and the disk
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // logTo writes a registry's log to the test's.
 func logTo(t testing.TB) *slog.Logger {
@@ -102,6 +112,7 @@ func mustNotTell(t *testing.T, text string) {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	refused(t, Options{DSN: dsn}, ErrMissing)
@@ -137,6 +148,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestServersThatForgetAreRefused(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
@@ -166,6 +178,7 @@ func eventually(t *testing.T, holds func() bool) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{TLS: true})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
@@ -205,6 +218,7 @@ func (c *counting) take() (trips int64) {
 // TestRoundTrips: a raise that nobody holds up takes one, also after a pause in which a pool would look whether its connection is alive, and so
 // does a beat.
 func TestRoundTrips(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	var c counting
@@ -246,6 +260,7 @@ func TestRoundTrips(t *testing.T) {
 
 // TestStaleConnections: connections that the server has closed meanwhile are not used for a raise.
 func TestStaleConnections(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: 30 * time.Second})
@@ -320,4 +335,36 @@ func TestUpgrade(t *testing.T) {
 	if v := p.Value(name, "SELECT version FROM fenceproxy.registry_version"); v != "2" {
 		t.Errorf("a step failed, and the version is %s", v)
 	}
+}
+
+// TestHungUpBesideAReader: pgx may have left a reader on the connection, which must not be waited for.
+func TestHungUpBesideAReader(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		_, _ = conn.Read(make([]byte, 1))
+		close(read)
+	}()
+	if hungUp(conn) {
+		t.Error("it is up")
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-read
+	eventually(t, func() bool { return hungUp(conn) })
 }

@@ -33,6 +33,7 @@ func joined(t testing.TB, dsn string) (*store, int64) {
 // TestAGrantThatIsRecordedBeforeTheFenceIsLocked is seen. A raise that is not committed holds the fence; the one that waits for it began before the grant was
 // there, and must find it.
 func TestAGrantThatIsRecordedBeforeTheFenceIsLocked(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	_, first := joined(t, dsn)
@@ -83,6 +84,7 @@ func TestAGrantThatIsRecordedBeforeTheFenceIsLocked(t *testing.T) {
 
 // TestNoDeadlocks: raises, give-backs, beats, sweeps, resets and ends on a few resources, all at once.
 func TestNoDeadlocks(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	deadline := time.Now().Add(8 * time.Second)
@@ -173,6 +175,7 @@ func TestNoDeadlocks(t *testing.T) {
 
 // TestRestartDuringRaises: what was answered is there afterwards, and nobody is let through by what was not.
 func TestRestartDuringRaises(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	var all []*Registry
@@ -233,6 +236,7 @@ func TestRestartDuringRaises(t *testing.T) {
 
 // TestAPoolFullOfRaises does not cost the lease, which has a connection of its own.
 func TestAPoolFullOfRaises(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: 2 * lease})
@@ -274,6 +278,7 @@ func TestAPoolFullOfRaises(t *testing.T) {
 
 // TestWithoutWordFromTheDatabase: notifications that are lost cost a beat, and no more.
 func TestWithoutWordFromTheDatabase(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	a := begun(t, Options{DSN: dsn, Create: true, Lease: 2 * lease})
@@ -302,6 +307,7 @@ func TestWithoutWordFromTheDatabase(t *testing.T) {
 }
 
 func TestMaintained(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	ctx := t.Context()

@@ -42,6 +42,7 @@ func acceptAndRaise(t *testing.T, dsn string, by tokens.Token) {
 
 // TestADump: the registry comes to another database of the same cluster, and to another cluster.
 func TestADump(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
@@ -94,6 +95,7 @@ func TestADump(t *testing.T) {
 
 // TestHousekeepingIsNoRestore: what rewrites tables leaves the mark by which a copy shows.
 func TestHousekeepingIsNoRestore(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	name, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
@@ -112,6 +114,7 @@ func TestHousekeepingIsNoRestore(t *testing.T) {
 
 // TestAnOlderStateOfTheFiles has nothing in it that tells. The instance that goes on remembers what was acknowledged to it.
 func TestAnOlderStateOfTheFiles(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: 30 * time.Second})
@@ -134,6 +137,7 @@ func TestAnOlderStateOfTheFiles(t *testing.T) {
 
 // TestPromotedAsynchronous: a standby that was promoted is not trusted, whether or not it was behind.
 func TestPromotedAsynchronous(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: lease})
@@ -156,6 +160,7 @@ func TestPromotedAsynchronous(t *testing.T) {
 
 // TestPromotedSynchronous: where the operator vouches for it, a failover costs no more than the time it takes.
 func TestPromotedSynchronous(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	p.Database()
 	s := p.Standby("s1")
@@ -194,6 +199,7 @@ func TestPromotedSynchronous(t *testing.T) {
 
 // TestUnsure: a commit that was kept from waiting for its standby is no commit.
 func TestUnsure(t *testing.T) {
+	t.Parallel()
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	_, dsn := p.Database()
 	r := begun(t, Options{DSN: dsn, Create: true, Lease: time.Minute})
