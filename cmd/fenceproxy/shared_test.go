@@ -23,7 +23,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, place func() string)) {
 		server := servers.StartPostgres(t, servers.PostgresOptions{})
 		test(t, func() string {
 			_, dsn := server.Database()
-			return fmt.Sprintf("driver: postgres, dsn: %q, lease: 1s", dsn)
+			return fmt.Sprintf("driver: postgres, dsn: %q, lease: 4s", dsn)
 		})
 	})
 	t.Run("etcd", func(t *testing.T) {
@@ -31,7 +31,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, place func() string)) {
 		n := 0
 		test(t, func() string {
 			n++
-			return fmt.Sprintf("driver: etcd, endpoints: [%q], prefix: /test%d/, lease: 1s", server.Endpoints()[0], n)
+			return fmt.Sprintf("driver: etcd, endpoints: [%q], prefix: /test%d/, lease: 4s", server.Endpoints()[0], n)
 		})
 	})
 }
@@ -94,18 +94,21 @@ func (s *state) raiseForTest(t *testing.T, resource string, token tokens.Token) 
 
 func TestSharedRegistry(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, place func() string) {
-		t.Run("several proxies", func(t *testing.T) { testSeveralProxies(t, place()) })
-		t.Run("the data directory remembers", func(t *testing.T) { testDataRemembers(t, place(), place()) })
-		t.Run("the configuration says which", func(t *testing.T) { testPinned(t, place(), place()) })
-		t.Run("after sqlite", func(t *testing.T) { testAfterSQLite(t, place()) })
-		t.Run("another mapping", func(t *testing.T) { testSharedMapping(t, place()) })
-		t.Run("raise", func(t *testing.T) { testSharedRaise(t, place()) })
-		t.Run("rebuild", func(t *testing.T) { testSharedRebuild(t, place()) })
+		for name, test := range map[string]func(t *testing.T, one, other string){
+			"several proxies": testSeveralProxies, "the data directory remembers": testDataRemembers, "the configuration says which": testPinned,
+			"after sqlite": testAfterSQLite, "another mapping": testSharedMapping, "raise": testSharedRaise, "rebuild": testSharedRebuild,
+		} {
+			one, other := place(), place()
+			t.Run(name, func(t *testing.T) {
+				t.Parallel() // they wait for leases
+				test(t, one, other)
+			})
+		}
 	})
 }
 
 // Several proxies may be started for the first time at once. Each has a number of its own, and what one raises is known to the others.
-func testSeveralProxies(t *testing.T, registry string) {
+func testSeveralProxies(t *testing.T, registry, _ string) {
 	var all [3]*state
 	var started sync.WaitGroup
 	for i := range all {
@@ -217,7 +220,7 @@ func testPinned(t *testing.T, one, other string) {
 }
 
 // Who has tokens in a file does not lose them by naming a database.
-func testAfterSQLite(t *testing.T, registry string) {
+func testAfterSQLite(t *testing.T, registry, _ string) {
 	p := newShared(t, registry)
 	p.writeShared(t, "driver: sqlite", "")
 	_, stop := p.mustStart(t, serveFlags{})
@@ -245,7 +248,7 @@ func testAfterSQLite(t *testing.T, registry string) {
 }
 
 // Other rules are refused beside proxies that run. With --remap they end those.
-func testSharedMapping(t *testing.T, registry string) {
+func testSharedMapping(t *testing.T, registry, _ string) {
 	old, _ := newShared(t, registry).mustStart(t, serveFlags{})
 	p := newShared(t, registry)
 	const more = "buckets: [{name: extra, rules: [{match: \"a/**\", resource: a}]}, {name: \"*\"}]\n"
@@ -263,7 +266,7 @@ func testSharedMapping(t *testing.T, registry string) {
 	wantError(t, old.ready(), "")
 }
 
-func testSharedRaise(t *testing.T, registry string) {
+func testSharedRaise(t *testing.T, registry, _ string) {
 	p := newShared(t, registry)
 	s, stop := p.mustStart(t, serveFlags{})
 	s.raiseForTest(t, "b/x", 7)
@@ -288,7 +291,7 @@ func testSharedRaise(t *testing.T, registry string) {
 }
 
 // A rebuild is refused while any proxy runs, and leaves nothing behind then that would keep others from a start.
-func testSharedRebuild(t *testing.T, registry string) {
+func testSharedRebuild(t *testing.T, registry, _ string) {
 	_, stop := newShared(t, registry).mustStart(t, serveFlags{})
 	p := newShared(t, registry)
 	_, _, err := p.run(t, t.Context(), "rebuild", "--bucket", "b")
