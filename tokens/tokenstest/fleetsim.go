@@ -71,12 +71,19 @@ type fleetSimulation struct {
 type up struct {
 	run         int
 	fence       *tokens.Fence
+	link        *link
 	incarnation func() uint64
 }
 
 func (s *fleetSimulation) run() {
-	s.c.start()
 	all := []*instance{s.a, s.b, s.c}
+	for _, i := range all {
+		if i.reg != nil {
+			i.stop(0)
+		}
+		i.options = tokens.Options{Idle: s.lease, RaiseWait: s.lease}
+		i.start()
+	}
 	s.until = time.Now().Add(15 * time.Minute)
 	var actors, writers sync.WaitGroup
 	for n, i := range all {
@@ -105,7 +112,7 @@ func (s *fleetSimulation) begun(i *instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs++
-	s.ups[i] = up{s.runs, i.fence, i.reg.Incarnation}
+	s.ups[i] = up{s.runs, i.fence, i.link, i.reg.Incarnation}
 }
 
 // gone ends a run: nothing is let through by it, sent or answered from then on.
@@ -284,7 +291,7 @@ func (s *fleetSimulation) writer(a actor) {
 			c.Holder = fmt.Sprint(mine[n])
 		}
 		i, u := s.any(a)
-		i.link.thaw()
+		u.link.thaw()
 		if mine[n] > 0 && a.IntN(5) == 0 {
 			e, err := u.fence.Announce(context.Background(), c)
 			if err == nil && e.Token == c.Token { // else it was reset meanwhile
@@ -303,7 +310,7 @@ func (s *fleetSimulation) oneWrite(a actor, i *instance, u up, c tokens.Claim) {
 	}
 	defer w.End()
 	a.sleep(10 * time.Second) // the upload
-	i.link.thaw()
+	u.link.thaw()
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	if a.IntN(5) == 0 {
