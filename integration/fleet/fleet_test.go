@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", "4") // fleets wait for most of their time
+		_ = flag.Set("test.parallel", "6") // fleets wait for most of their time
 	}
 	var err error
 	if binDir, err = os.MkdirTemp("", "fenceproxy-fleet-"); err != nil {

@@ -24,7 +24,7 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 		each   = 8 // resources of a kind
 		margin = 10 * time.Second
 	)
-	f := newFleet(t, kind, options{lease: 3 * time.Second, settle: 2 * time.Second})
+	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second})
 	victim, second, third := f.members[0], f.members[1], f.members[2]
 	key := func(kind string, i int) string { return fmt.Sprintf("/own/%s%d", kind, i) }
 	for i := range each {
@@ -68,11 +68,21 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 		})
 		for _, path := range []string{key("second", i), key("new", i)} {
 			load.Go(func() {
-				a := f.ask(third.address, http.MethodPut, path, 2, "raised", histories.Patience)
+				begun := time.Now()
+				err := histories.Eventually(t.Context(), "raise "+path, func() error {
+					a := f.ask(third.address, http.MethodPut, path, 2, "raised", histories.Patience)
+					if a.name == "WaitingForOlderWrite" {
+						t.Errorf("a raise of %s, of which the killed proxy had no lower grant: %v", path, a)
+					}
+					if a.status != http.StatusOK { // a busy machine, on which a lease was lost or a deadline missed
+						return errors.New(a.String())
+					}
+					return nil
+				})
 				mu.Lock()
 				defer mu.Unlock()
-				if others = append(others, a.took); a.status != http.StatusOK {
-					t.Errorf("a raise of %s, of which the killed proxy had no lower grant: %v", path, a)
+				if others = append(others, time.Since(begun)); err != nil {
+					t.Error(err)
 				}
 			})
 		}
@@ -83,10 +93,10 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 	if within := f.lease + f.settle + 2*time.Second; slices.Max(took) > within+margin {
 		t.Errorf("taken over after %v, want %v", slices.Max(took), within)
 	}
-	if slices.Min(took) < f.settle {
-		t.Errorf("taken over after %v: the writes of the killed proxy may take effect for %v", slices.Min(took), f.settle)
+	if soonest := f.lease/2 + f.settle; slices.Min(took) < soonest { // what others have seen of it last is half a lease old at most
+		t.Errorf("taken over after %v: the writes of the killed proxy may take effect until %v", slices.Min(took), soonest)
 	}
-	if slices.Max(others) > f.lease {
+	if slices.Max(others) > f.lease/2+f.settle {
 		t.Errorf("a raise of a resource of which the killed proxy had no lower grant took %v", slices.Max(others))
 	}
 }
@@ -105,7 +115,7 @@ func TestRegistryAway(t *testing.T) {
 }
 
 func testRegistryAway(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 5 * time.Second})
+	f := newFleet(t, kind, options{lease: 8 * time.Second})
 	for _, m := range f.members {
 		must(t, f.expect(m.address, http.MethodPut, "/own/held", 1, "v", http.StatusOK)) // all of them have a grant
 		must(t, f.expect(m.address, http.MethodPut, "/own/raised", 1, "v", http.StatusOK))
@@ -180,7 +190,7 @@ func TestRollingRestart(t *testing.T) {
 }
 
 func testRollingRestart(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 10 * time.Second})
+	f := newFleet(t, kind, options{lease: 30 * time.Second, settle: time.Minute})
 	stop := make(chan struct{})
 	var writers sync.WaitGroup
 	var mu sync.Mutex
