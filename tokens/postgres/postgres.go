@@ -122,8 +122,9 @@ func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 	if err := s.openPools(config); err != nil {
 		return nil, err
 	}
-	// What connecting takes is no part of the time that a beat may take.
-	if _, err := s.Look(ctx); err != nil {
+	// What connecting takes is no part of the time that the first beat and the first raise may take.
+	_, err = s.Look(ctx)
+	if err = errors.Join(err, s.calls.Ping(ctx)); err != nil {
 		s.closePools()
 		return nil, fmt.Errorf("open the token registry in PostgreSQL: %w", err)
 	}
