@@ -399,8 +399,16 @@ func TestHealthAlone(t *testing.T) {
 		method, path string
 		status       int
 	}{
-		{"GET", "/healthz", 200}, {"GET", "/readyz", 200}, {"HEAD", "/readyz", 200}, {"GET", "/metrics", 200}, {"POST", "/readyz", 405}, {"GET", "/", 404},
-		{"GET", "/api/v1/fences", 404}, {"GET", "/api/v1/audit", 404}, {"POST", "/api/v1/fences/raise", 404}, {"POST", "/api/v1/fences/reset", 404},
+		{"GET", "/healthz", 200},
+		{"GET", "/readyz", 200},
+		{"HEAD", "/readyz", 200},
+		{"GET", "/metrics", 200},
+		{"POST", "/readyz", 405},
+		{"GET", "/", 404},
+		{"GET", "/api/v1/fences", 404},
+		{"GET", "/api/v1/audit", 404},
+		{"POST", "/api/v1/fences/raise", 404},
+		{"POST", "/api/v1/fences/reset", 404},
 	} {
 		if status, body := ask(c.method, c.path); status != c.status {
 			t.Errorf("%s %s: %d, want %d: %s", c.method, c.path, status, c.status, body)
