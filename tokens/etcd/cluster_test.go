@@ -172,6 +172,12 @@ func TestTLSAndPassword(t *testing.T) {
 		_, err := r.Raise(t.Context(), tokens.Claim{Resource: "b/a", Token: 2})
 		return err == nil
 	})
+	if err := r.Adopt(t.Context(), "5MP4GMTXTDWWVKZQIUBK5IN35A"); err != nil { // it takes an etcd lease
+		t.Error(err)
+	}
+	if at, err := r.LastAdopted(t.Context()); err != nil || time.Since(at) > time.Minute {
+		t.Errorf("adopted at %v, %v", at, err)
+	}
 	for _, c := range []struct {
 		what  string
 		wrong func(*Options)

@@ -76,7 +76,9 @@ func TestMany(t *testing.T) {
 	if err := a.Leave(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []struct{ settled, want time.Duration }{{0, time.Minute}, {time.Minute, 2 * time.Minute}, {2 * time.Minute, 3 * time.Minute}, {3 * time.Minute, 0}} {
+	for _, step := range []struct{ settled, want time.Duration }{
+		{0, time.Minute}, {time.Minute, 2 * time.Minute}, {2 * time.Minute, 3 * time.Minute}, {3 * time.Minute, 0},
+	} {
 		if next, err := b.store.Sweep(ctx, first, step.settled); next != step.want || err != nil {
 			t.Errorf("swept after %v: %v, %v; want %v", step.settled, next, err, step.want)
 		}

@@ -67,7 +67,8 @@ func (s *store) Join(ctx context.Context, lease time.Duration, mapping int64) (i
 		}
 		// Who goes by an older mapping cannot join any more: they were all seen.
 		resp, err := s.txn(ctx, []clientv3.Cmp{
-			unchanged(s.keys.version(), revision), clientv3.Compare(clientv3.Value(s.keys.registry()), "=", string(s.identity)), absent(s.keys.halt()), absent(s.keys.repair()), absent(s.keys.member(incarnation)),
+			unchanged(s.keys.version(), revision), clientv3.Compare(clientv3.Value(s.keys.registry()), "=", string(s.identity)),
+			absent(s.keys.halt()), absent(s.keys.repair()), absent(s.keys.member(incarnation)),
 		}, []clientv3.Op{
 			clientv3.OpPut(s.keys.member(incarnation), string(value)), clientv3.OpPut(s.keys.instance(incarnation), string(value)),
 		}, nil)

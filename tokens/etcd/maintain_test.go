@@ -135,7 +135,9 @@ func TestRaiseTo(t *testing.T) {
 		marks map[string]tokens.Mark
 		want  int64
 	}{
-		{map[string]tokens.Mark{"b/above": {Token: 34, Generation: 2}, "b/equal": {Token: 34}, "b/below": {Token: 34}, "b/reset": {Token: 34}, "b/new": {Token: 34}, "b/none": {}}, 3},
+		{map[string]tokens.Mark{
+			"b/above": {Token: 34, Generation: 2}, "b/equal": {Token: 34}, "b/below": {Token: 34}, "b/reset": {Token: 34}, "b/new": {Token: 34}, "b/none": {},
+		}, 3},
 		{map[string]tokens.Mark{"b/new": {Token: 36, Generation: 1}, "b/newer": {Token: 36}}, 1},
 		{map[string]tokens.Mark{"b/new": {Token: 35, Generation: 3}, "b/newer": {Token: 36}, "b/equal": {Token: 34, Generation: 1}}, 0},
 		{nil, 0},
@@ -242,10 +244,12 @@ func TestRaiseAll(t *testing.T) {
 		}
 		raised <- err
 	}()
-	eventually(t, "nobody raises meanwhile", func() bool {
-		_, err := running.store.Record(ctx, int64(old), tokens.Claim{Resource: "b/a", Token: 34, Holder: "h"})
-		return errors.Is(err, tokens.ErrUnavailable) && strings.Contains(err.Error(), "--all-by 10")
-	})
+	eventually(t, "everybody is halted", func() bool { return keysUnder(t, running, "halt") == 1 })
+	// It is alive for a lease from then on, as far as etcd knows.
+	if _, err := running.store.Record(ctx, int64(old), tokens.Claim{Resource: "b/a", Token: 34, Holder: "h"}); !errors.Is(err, tokens.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "--all-by 10") || keysUnder(t, running, "instances/") != 1 {
+		t.Errorf("a raise meanwhile: %v", err)
+	}
 	if err := <-raised; err != nil {
 		t.Error(err)
 	}

@@ -47,7 +47,8 @@ func (h *halt) err() error {
 	case h == nil:
 		return nil
 	case h.By > 0:
-		return fmt.Errorf("%w: a raise of all tokens by %d has not come to its end: if it is not under way any more, run `fenceproxy raise --all-by %d` again", tokens.ErrUnavailable, h.By, h.By)
+		return fmt.Errorf("%w: a raise of all tokens by %d has not come to its end: if it is not under way any more, run `fenceproxy raise --all-by %d` again",
+			tokens.ErrUnavailable, h.By, h.By)
 	}
 	return fmt.Errorf("%w: %s. %s", ErrRestored, h.Restored, whatToDo)
 }

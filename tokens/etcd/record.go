@@ -148,7 +148,9 @@ func refusal(c tokens.Claim, kvs []*mvccpb.KeyValue) error {
 }
 
 // split tells our own grant on a resource from those below an order, which it sorts.
-func (s *store) split(resource string, incarnation int64, kvs []*mvccpb.KeyValue, generation int64, t tokens.Token) (own fleetGrant, below []fleetGrant, err error) {
+func (s *store) split(
+	resource string, incarnation int64, kvs []*mvccpb.KeyValue, generation int64, t tokens.Token,
+) (own fleetGrant, below []fleetGrant, err error) {
 	for _, kv := range kvs {
 		g, err := parseGrant(kv, resource, number(kv.Key, s.keys.grants(resource)))
 		switch {

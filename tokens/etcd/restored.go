@@ -64,7 +64,8 @@ func (s *store) restoredSince(ctx context.Context, value []byte, cluster uint64)
 	case !known:
 		s.log.Warn("no member of etcd tells its status: if it was restored from a snapshot under its old id while no proxy ran, that goes unnoticed")
 	case now < *i.Distance-sloppy:
-		return fmt.Sprintf("its raft index is less than it was against its revision (by %d, and by %d when the registry was made): it was restored from a snapshot under its old id", now, *i.Distance), nil
+		return fmt.Sprintf("its raft index is less than it was against its revision (by %d, and by %d when the registry was made): "+
+			"it was restored from a snapshot under its old id", now, *i.Distance), nil
 	}
 	return "", nil
 }
