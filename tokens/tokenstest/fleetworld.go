@@ -39,11 +39,11 @@ type fleetWorld struct {
 	a, b, c *instance
 
 	mu      sync.Mutex
-	acked   map[string]stamp // the highest that a client was told yes for, by resource; guarded by mu
-	landed  int              // effects; guarded by mu
-	late    int              // effects when the incarnation that let them through was over; guarded by mu
-	crossed int              // effects after which another instance answered a higher token; guarded by mu
-	open    map[string][]sent
+	acked   map[string]stamp   // the highest that a client was told yes for, by resource; guarded by mu
+	landed  int                // effects; guarded by mu
+	late    int                // effects when the incarnation that let them through was over; guarded by mu
+	crossed int                // effects after which another instance answered a higher token; guarded by mu
+	open    map[string][]stamp // effects since the last answer, by resource; guarded by mu
 }
 
 // A stamp is a token in a generation of its resource. What the promise orders.
@@ -55,12 +55,6 @@ type stamp struct {
 
 func (s stamp) below(o stamp) bool {
 	return cmp.Or(cmp.Compare(s.generation, o.generation), cmp.Compare(s.token, o.token)) < 0
-}
-
-// sent is an effect that happened.
-type sent struct {
-	stamp
-	counted bool
 }
 
 // An instance is one proxy: its clock, its link to the store, its registry and its fence.
@@ -132,7 +126,7 @@ func (h FleetHarness) run(t *testing.T, test func(*fleetWorld)) {
 }
 
 func (h FleetHarness) inWorld(t *testing.T, test func(*fleetWorld)) {
-	w := &fleetWorld{t: t, h: h, engine: h.Engine(t), acked: map[string]stamp{}, open: map[string][]sent{}}
+	w := &fleetWorld{t: t, h: h, engine: h.Engine(t), acked: map[string]stamp{}, open: map[string][]stamp{}}
 	w.lease, w.settle, w.slack = h.Lease, 3*h.Lease, max(2*h.Lease, 4*time.Second)+h.Slack
 	if h.virtual() {
 		w.lease, w.settle, w.slack = 10*time.Second, time.Minute, 3*time.Second
@@ -259,7 +253,7 @@ func (w *fleetWorld) land(resource string, s stamp, incarnation uint64) {
 		w.t.Errorf("broken promise: on %s a write through %s with token %d of generation %d took effect after token %d of generation %d was answered",
 			resource, s.by.name, s.token, s.generation, acked.token, acked.generation)
 	}
-	w.open[resource] = append(w.open[resource], sent{stamp: s})
+	w.open[resource] = append(w.open[resource], s)
 }
 
 // ack is a client that is told yes.
