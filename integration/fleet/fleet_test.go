@@ -146,6 +146,18 @@ func newFleet(t *testing.T, kind engineKind, o options) *fleet {
 			t.Fatal(err)
 		}
 	}
+	// Before its first write each proxy finds out what the store does, which takes a moment.
+	var asked sync.WaitGroup
+	for _, m := range f.members {
+		asked.Go(func() {
+			if err := histories.Eventually(t.Context(), "a first write", func() error {
+				return f.expect(m.address, http.MethodPut, "/own/other", 0, "", http.StatusOK)
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	asked.Wait()
 	return f
 }
 

@@ -149,11 +149,13 @@ func testRegistryAway(t *testing.T, kind engineKind) {
 		}
 		return nil
 	}))
-	for range 10 {
+	var asked sync.WaitGroup
+	for range 5 {
 		for _, m := range f.members {
-			refusedByRegistry(t, f.ask(m.address, http.MethodPut, "/own/held", 1, "v", histories.Patience))
+			asked.Go(func() { refusedByRegistry(t, f.ask(m.address, http.MethodPut, "/own/held", 1, "v", histories.Patience)) })
 		}
 	}
+	asked.Wait()
 	a := f.ask(f.members[0].address, http.MethodGet, "/own/held", 0, "", histories.Patience)
 	if a.status != http.StatusOK {
 		t.Errorf("a read that needs no registry: %v", a)
