@@ -31,7 +31,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", "16") // most of the time is spent waiting for leases
+		_ = flag.Set("test.parallel", "12") // most of the time is spent waiting for leases
 	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
@@ -154,7 +154,7 @@ func TestFleet(t *testing.T) {
 	cluster := servers.StartEtcd(t, servers.EtcdOptions{})
 	tokenstest.RunFleet(t, tokenstest.FleetHarness{
 		Engine: func(t testing.TB) tokenstest.Engine { return newEngine(t, cluster) },
-		Lease:  2 * time.Second,
+		Lease:  3 * time.Second,
 	})
 }
 
