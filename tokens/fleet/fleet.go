@@ -194,7 +194,11 @@ func (r *Registry) beatUntilClosed() {
 
 // beat says that we go on, or joins, and does what it then sees to be done.
 func (r *Registry) beat() error {
-	ctx, cancel := context.WithTimeout(r.ctx, r.options.Lease/4) // one that gets no answer leaves time for others
+	patience := r.options.Lease / 4 // one that gets no answer leaves time for others
+	if r.lease.Load() == nil {
+		patience = max(r.callTime(), 5*time.Second) // there is no lease to be lost meanwhile
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	sent, wall := r.clock.Boot(), r.clock.Wall() // before the store can count it: our lease must be over first
 	view, err := r.keepOrJoin(ctx, sent, wall)
