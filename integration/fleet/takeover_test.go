@@ -152,7 +152,9 @@ func testRegistryAway(t *testing.T, kind engineKind) {
 	var asked sync.WaitGroup
 	for range 5 {
 		for _, m := range f.members {
-			asked.Go(func() { refusedByRegistry(t, f.ask(m.address, http.MethodPut, "/own/held", 1, "v", histories.Patience)) })
+			asked.Go(func() {
+				refusedByRegistry(t, f.ask(m.address, http.MethodPut, "/own/held", 1, "v", histories.Patience))
+			})
 		}
 	}
 	asked.Wait()
