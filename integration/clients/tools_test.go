@@ -7,6 +7,18 @@ import (
 	"testing"
 )
 
+// longTool is the path of one that takes minutes to build, "" where it was not built and this is the short form.
+func longTool(t *testing.T, name string) string {
+	t.Helper()
+	if os.Getenv("FENCEPROXY_LONG") == "" {
+		if built, _ := filepath.Glob(filepath.Join(cache(t), name+"-*", name)); len(built) == 0 {
+			t.Logf("NOT SHOWN: a newer %s than Debian's is built and tried in the long form (FENCEPROXY_LONG)", name)
+			return ""
+		}
+	}
+	return tool(t, name)
+}
+
 // tool is the path of a client that testdata/tools names.
 func tool(t *testing.T, name string) string {
 	t.Helper()

@@ -19,14 +19,19 @@ const (
 // TestGatewayByPath is fenceproxy in front of versitygw, for clients that have a token in their endpoint and do nothing else.
 func TestGatewayByPath(t *testing.T) { flow(t, byPath, pathList) }
 
-// TestGateway is the same for clients that know nothing of it. In the short form what it would show is shown by the two others.
+// TestGateway is the same for clients that know nothing of it. In the short form what it would show is shown by the other.
 func TestGateway(t *testing.T) {
 	needFull(t)
 	flow(t, overGateway, gatewayList)
 }
 
-// TestFiles is fenceproxy over the file store.
-func TestFiles(t *testing.T) { flow(t, overFiles, fileList) }
+// TestFiles is fenceproxy over the file store, in the long form.
+func TestFiles(t *testing.T) {
+	if os.Getenv("FENCEPROXY_LONG") == "" {
+		needFull(t)
+	}
+	flow(t, overFiles, fileList)
+}
 
 // TestDirect shows what the lists are measured against: versitygw passes its own suite.
 func TestDirect(t *testing.T) {
