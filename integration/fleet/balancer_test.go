@@ -41,7 +41,7 @@ type way struct {
 }
 
 const (
-	lookEvery  = 50 * time.Millisecond
+	lookEvery  = 100 * time.Millisecond
 	lookWithin = time.Second // a proxy that does not answer for so long is not ready
 )
 

@@ -370,10 +370,14 @@ func (f *fleet) end(t *testing.T) {
 	}
 }
 
-// forEachEngine runs a test over each of them, beside all others.
-func forEachEngine(t *testing.T, test func(t *testing.T, kind engineKind)) {
+// forEachEngine runs a test over each of them, beside all others; in the short form over the one that is named, for the drivers themselves are
+// tested elsewhere (tokens/postgres, tokens/etcd).
+func forEachEngine(t *testing.T, short string, test func(t *testing.T, kind engineKind)) {
 	t.Parallel()
 	for _, kind := range engineKinds {
+		if !long && short != "" && kind.name != short {
+			continue
+		}
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			test(t, kind)

@@ -16,7 +16,7 @@ import (
 // TestKilledProxy: what a killed proxy had is taken over when its lease and the settle time are over, not before, and soon after; a raise
 // of what it had no lower grant of does not wait. That this is so at every moment is for tests in virtual time to say (tokens/fleet).
 func TestKilledProxy(t *testing.T) {
-	forEachEngine(t, testKilledProxy)
+	forEachEngine(t, "postgres", testKilledProxy)
 }
 
 func testKilledProxy(t *testing.T, kind engineKind) {
@@ -105,7 +105,7 @@ func must(t *testing.T, err error) {
 // TestRegistryAway: while the registry is away, what was granted goes on until the lease is over, and from then on nothing is let through;
 // when it is back, all is well.
 func TestRegistryAway(t *testing.T) {
-	forEachEngine(t, testRegistryAway)
+	forEachEngine(t, "etcd", testRegistryAway)
 }
 
 func testRegistryAway(t *testing.T, kind engineKind) {
@@ -184,7 +184,7 @@ func refusedByRegistry(t *testing.T, a answer) {
 // TestRollingRestart: all proxies are restarted, one after the other, under load through the balancer. Nobody is refused, and nothing that was
 // answered is lost.
 func TestRollingRestart(t *testing.T) {
-	forEachEngine(t, testRollingRestart)
+	forEachEngine(t, "postgres", testRollingRestart)
 }
 
 func testRollingRestart(t *testing.T, kind engineKind) {
@@ -258,7 +258,7 @@ func testRollingRestart(t *testing.T, kind engineKind) {
 // TestTwoRuleSets: a proxy whose rules lead keys to other resources than those of the others does not come up beside them. With --remap it
 // does, and they let nothing through any more.
 func TestTwoRuleSets(t *testing.T) {
-	forEachEngine(t, testTwoRuleSets)
+	forEachEngine(t, "etcd", testTwoRuleSets)
 }
 
 func testTwoRuleSets(t *testing.T, kind engineKind) {
