@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -28,12 +29,17 @@ func connect(endpoint, token string, tracer http.RoundTripper, trailers bool) (*
 	return client, err
 }
 
-// A tracer notes in what form bodies are sent.
-type tracer map[string]bool
+// A tracer notes in what form bodies are sent. Parts are sent at the same time.
+type tracer struct {
+	mu    sync.Mutex
+	forms map[string]bool // guarded by mu
+}
 
-func (t tracer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *tracer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if payload := r.Header.Get("X-Amz-Content-Sha256"); r.Method == http.MethodPut && r.ContentLength > 0 {
-		t[payload] = true
+		t.mu.Lock()
+		t.forms[payload] = true
+		t.mu.Unlock()
 	}
 	return http.DefaultTransport.RoundTrip(r)
 }
@@ -48,7 +54,7 @@ type job struct {
 func main() {
 	log.SetFlags(log.Lshortfile)
 	endpoint, bucket, trailers := os.Args[1], os.Args[2], os.Args[3] == "trailers"
-	t := tracer{}
+	t := &tracer{forms: map[string]bool{}}
 	holder, err := connect(endpoint, "34", t, trailers)
 	check("connect", err)
 	stale, err := connect(endpoint, "33", http.DefaultTransport, trailers)
@@ -61,7 +67,7 @@ func main() {
 	info, _ := debug.ReadBuildInfo()
 	for _, dep := range info.Deps {
 		if strings.Contains(dep.Path, "minio-go") {
-			fmt.Println("version:", dep.Path, dep.Version, "sends", slices.Sorted(maps.Keys(t)))
+			fmt.Println("version:", dep.Path, dep.Version, "sends", slices.Sorted(maps.Keys(t.forms)))
 		}
 	}
 	fmt.Println("refused", j.refusals)
