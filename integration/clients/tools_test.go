@@ -12,7 +12,7 @@ func longTool(t *testing.T, name string) string {
 	t.Helper()
 	if os.Getenv("FENCEPROXY_LONG") == "" {
 		if built, _ := filepath.Glob(filepath.Join(cache(t), name+"-*", name)); len(built) == 0 {
-			t.Logf("NOT SHOWN: a newer %s than Debian's is built and tried in the long form (FENCEPROXY_LONG)", name)
+			t.Logf("NOT SHOWN: %s takes minutes to build, and is tried in the long form (FENCEPROXY_LONG)", name)
 			return ""
 		}
 	}
