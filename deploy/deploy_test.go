@@ -26,7 +26,7 @@ var (
 	binDir string // of the program
 	binary = sync.OnceValues(func() (string, error) {
 		path := filepath.Join(binDir, "fenceproxy")
-		cmd := exec.Command("go", "build", "-o", path, "./cmd/fenceproxy")
+		cmd := exec.Command("go", "build", "-race", "-o", path, "./cmd/fenceproxy") // as everything is built that the tests run
 		cmd.Dir = ".."
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go build: %w\n%s", err, out)

@@ -24,7 +24,7 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 		each   = 8 // resources of a kind
 		margin = 10 * time.Second
 	)
-	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second, plain: true})
+	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second})
 	victim, second, third := f.members[0], f.members[1], f.members[2]
 	key := func(kind string, i int) string { return fmt.Sprintf("/own/%s%d", kind, i) }
 	for i := range each {
@@ -109,7 +109,7 @@ func TestRegistryAway(t *testing.T) {
 }
 
 func testRegistryAway(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 8 * time.Second, plain: true})
+	f := newFleet(t, kind, options{lease: 8 * time.Second})
 	for _, m := range f.members {
 		must(t, f.expect(m.address, http.MethodPut, "/own/held", 1, "v", http.StatusOK)) // all of them have a grant
 		must(t, f.expect(m.address, http.MethodPut, "/own/raised", 1, "v", http.StatusOK))
@@ -188,7 +188,7 @@ func TestRollingRestart(t *testing.T) {
 }
 
 func testRollingRestart(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{lease: 30 * time.Second, settle: time.Minute, plain: true})
+	f := newFleet(t, kind, options{lease: 30 * time.Second, settle: time.Minute})
 	stop := make(chan struct{})
 	var writers sync.WaitGroup
 	var mu sync.Mutex
@@ -262,7 +262,7 @@ func TestTwoRuleSets(t *testing.T) {
 }
 
 func testTwoRuleSets(t *testing.T, kind engineKind) {
-	f := newFleet(t, kind, options{proxies: 2, lease: 10 * time.Second, settle: 5 * time.Second, plain: true})
+	f := newFleet(t, kind, options{proxies: 2, lease: 10 * time.Second, settle: 5 * time.Second})
 	before := f.members
 	for _, m := range before {
 		must(t, f.expect(m.address, http.MethodPut, "/jobs/7/a", 5, "v", http.StatusOK))

@@ -16,8 +16,12 @@ const (
 	fileList    = "file.txt"
 )
 
-// TestGatewayByPath is fenceproxy in front of versitygw, for clients that have a token in their endpoint and do nothing else.
-func TestGatewayByPath(t *testing.T) { flow(t, byPath, pathList) }
+// TestGatewayByPath is fenceproxy in front of versitygw, for clients that have a token in their endpoint and do nothing else. All of this is for
+// the long form: it keeps a small machine busy for minutes.
+func TestGatewayByPath(t *testing.T) {
+	needLong(t)
+	flow(t, byPath, pathList)
+}
 
 // TestGateway is the same for clients that know nothing of it. In the short form what it would show is shown by the other.
 func TestGateway(t *testing.T) {
@@ -27,9 +31,7 @@ func TestGateway(t *testing.T) {
 
 // TestFiles is fenceproxy over the file store, in the long form.
 func TestFiles(t *testing.T) {
-	if os.Getenv("FENCEPROXY_LONG") == "" {
-		needFull(t)
-	}
+	needLong(t)
 	flow(t, overFiles, fileList)
 }
 
@@ -75,6 +77,14 @@ func TestFilesOneByOne(t *testing.T) {
 	close(names)
 	workers.Wait()
 	judge(t, ran, results, expected, nil)
+}
+
+// needLong is for what runs all tests in one process.
+func needLong(t *testing.T) {
+	t.Helper()
+	if os.Getenv("FENCEPROXY_LONG") == "" {
+		needFull(t)
+	}
 }
 
 func needFull(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 10, "how many simulations to run of each kind")
+	seeds = flag.Int("seeds", 5, "how many simulations to run of each kind")
 	first = flag.Uint64("seed", 1, "the seed of the first simulation")
 	trace = flag.Bool("trace", false, "tell all of what happened, also where nothing went wrong")
 )
