@@ -24,12 +24,9 @@ func (f *Fence) yield(ctx context.Context, rv Revocation) error {
 		return nil
 	}
 	res.pins++
-	sh.mu.Unlock()
-	defer f.unpin(res)
-
-	sh.mu.Lock()
 	reset := rv.Generation > res.generation
 	sh.mu.Unlock()
+	defer f.unpin(res)
 	if reset {
 		// Every write from before it has to settle, whatever its token.
 		if err := f.hold(ctx, res); err != nil {

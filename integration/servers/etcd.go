@@ -2,16 +2,9 @@ package servers
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -319,31 +312,15 @@ func (m *EtcdMember) signal(sig syscall.Signal) {
 // certify makes the certificate of all members, which is its own authority.
 func (e *Etcd) certify() {
 	e.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	cert, key := certificate(e.t)
 	e.cert, e.key = filepath.Join(e.dir, "cert.pem"), filepath.Join(e.dir, "key.pem")
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	for path, content := range map[string][]byte{e.cert: text, e.key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
+	for path, content := range map[string][]byte{e.cert: cert, e.key: key} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			e.t.Fatal(err)
 		}
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(text)
+	roots.AppendCertsFromPEM(cert)
 	e.Trust = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 

@@ -3,14 +3,7 @@ package servers
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -341,27 +334,11 @@ func (p *Postgres) Promote() {
 // certify gives the server a certificate.
 func (p *Postgres) certify() {
 	p.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	cert, key := certificate(p.t)
 	p.CA = filepath.Join(filepath.Dir(p.Dir), "ca.pem")
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-	p.write(p.CA, text)
-	p.write(filepath.Join(p.Dir, "server.crt"), text)
-	p.write(filepath.Join(p.Dir, "server.key"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	p.write(p.CA, string(cert))
+	p.write(filepath.Join(p.Dir, "server.crt"), string(cert))
+	p.write(filepath.Join(p.Dir, "server.key"), string(key))
 	p.options.Settings = append(slices.Clone(p.options.Settings), "ssl=on", "ssl_cert_file=server.crt", "ssl_key_file=server.key")
 }
 

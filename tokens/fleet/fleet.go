@@ -45,7 +45,6 @@ type Registry struct {
 	ctx    context.Context // of everything in the background; ends with Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	began  chan struct{} // closed with the first lease, or the failure
 	look   chan struct{} // holds one token: look around now
 	check  chan struct{} // holds one token: a raise has begun to wait
 
@@ -110,7 +109,7 @@ func New(s Store, o Options) *Registry {
 	}
 	r := &Registry{
 		store: s, options: o, clock: o.Clock, log: o.Log,
-		began: make(chan struct{}), look: make(chan struct{}, 1), check: make(chan struct{}, 1),
+		look: make(chan struct{}, 1), check: make(chan struct{}, 1),
 		onRevoke: func(context.Context, tokens.Revocation) error { return nil }, // nobody writes under grants without a fence
 		peers:    map[int64]seenPeer{}, ended: map[int64]*endedPeer{},
 		yielding: map[tokens.GrantID]struct{}{}, waiting: map[*waiter]struct{}{}, raising: map[string]*abreast{},
