@@ -39,7 +39,4 @@ func TestUserTimeout(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	if first, second := bootTime(), bootTime(); first <= 0 || second < first {
-		t.Errorf("the boot clock says %s, then %s", first, second)
-	}
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+
+	"github.com/fenceproxy/fenceproxy/internal/clock"
 )
 
 // Options say where the store is and who asks it. The zero Options are AWS itself, with region and credentials from where the
@@ -147,7 +149,7 @@ func (o Options) withDefaults() Options {
 	}
 	o.SettleLong = max(o.SettleLong, o.Settle)
 	if o.Boot == nil {
-		o.Boot = bootTime
+		o.Boot = clock.System{}.Boot
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

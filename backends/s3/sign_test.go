@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/fenceproxy/fenceproxy/internal/clock"
 )
 
 func sha256Sum(p []byte) [32]byte { return sha256.Sum256(p) }
@@ -27,7 +29,7 @@ func TestChunksOfAWS(t *testing.T) {
 	content := bytes.Repeat([]byte("a"), 66560)
 	who := aws.Credentials{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 	at := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
-	src := newSource(bytes.NewReader(content), int64(len(content)), newDeadline(bootTime, time.Hour, func() {}))
+	src := newSource(bytes.NewReader(content), int64(len(content)), newDeadline(clock.System{}.Boot, time.Hour, func() {}))
 	defer src.time.timer.Stop()
 	src.frames = newFramer(newChain(who, "us-east-1", at, "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"), trailer{})
 	framed, err := io.ReadAll(src)

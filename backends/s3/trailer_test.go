@@ -12,6 +12,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fenceproxy/fenceproxy/internal/clock"
 )
 
 // TestTrailerOfAWS is the example of AWS's "Signature calculations for trailing headers": 66,560 letters a with their CRC32C behind them.
@@ -20,7 +22,7 @@ func TestTrailerOfAWS(t *testing.T) {
 	who := aws.Credentials{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 	at := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
 	behind := trailer{names: []string{"X-Amz-Checksum-Crc32c"}, values: http.Header{"X-Amz-Checksum-Crc32c": {"sOO8/Q=="}}}
-	src := newSource(bytes.NewReader(content), int64(len(content)), newDeadline(bootTime, time.Hour, func() {}))
+	src := newSource(bytes.NewReader(content), int64(len(content)), newDeadline(clock.System{}.Boot, time.Hour, func() {}))
 	defer src.time.timer.Stop()
 	src.frames = newFramer(newChain(who, "us-east-1", at, "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e"), behind)
 	framed, err := io.ReadAll(src)

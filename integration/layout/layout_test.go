@@ -31,17 +31,18 @@ var allowed = map[string][]string{
 	"proxy/admin":           {"internal/localname", "proxy/audit", "tokens"},
 	"backends":              {},
 	"backends/file":         {"internal/checksum"},
-	"backends/s3":           {"internal/checksum"},
+	"backends/s3":           {"internal/checksum", "internal/clock"},
 	"backends/backendtest":  {"internal/checksum"},
 	"tokens":                {},
 	"tokens/etcd":           {"tokens", "tokens/fleet"},
-	"tokens/fleet":          {"tokens"},
+	"tokens/fleet":          {"internal/clock", "tokens"},
 	"tokens/postgres":       {"tokens", "tokens/fleet"},
 	"tokens/sqlite":         {"internal/sqlitedb", "tokens"},
 	"tokens/tokenstest":     {"tokens", "tokens/fleet"},
 	"internal/sqlitedb":     {},
 	"internal/localname":    {},
 	"internal/checksum":     {},
+	"internal/clock":        {},
 }
 
 func TestImports(t *testing.T) {

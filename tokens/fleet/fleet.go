@@ -25,13 +25,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fenceproxy/fenceproxy/internal/clock"
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
 // Options of New. A zero field takes its default.
 type Options struct {
 	Lease time.Duration // how long an instance may go on without word from the store, at most; 10 s. A tenth of it passes between two beats
-	Clock Clock         // this machine's
+	Clock clock.Clock   // this machine's
 	Log   *slog.Logger  // told of leases won and lost; nil: nobody is told
 }
 
@@ -39,7 +40,7 @@ type Options struct {
 type Registry struct {
 	store   Store
 	options Options
-	clock   Clock
+	clock   clock.Clock
 	log     *slog.Logger
 
 	ctx    context.Context // of everything in the background; ends with Close
@@ -102,7 +103,7 @@ func New(s Store, o Options) *Registry {
 		o.Lease = 10 * time.Second
 	}
 	if o.Clock == nil {
-		o.Clock = systemClock{}
+		o.Clock = clock.System{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

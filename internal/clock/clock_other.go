@@ -1,10 +1,10 @@
 //go:build !linux
 
-package fleet
+package clock
 
 import "time"
 
 var started = time.Now()
 
 // Boot is good enough for a system on which no proxy runs.
-func (systemClock) Boot() time.Duration { return time.Since(started) }
+func (System) Boot() time.Duration { return time.Since(started) }

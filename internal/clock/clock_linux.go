@@ -1,4 +1,4 @@
-package fleet
+package clock
 
 import (
 	"time"
@@ -7,10 +7,10 @@ import (
 )
 
 // Boot reads CLOCK_BOOTTIME: clock_gettime(2).
-func (systemClock) Boot() time.Duration {
+func (System) Boot() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic("fleet: CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
+		panic("clock: CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
 	}
 	return time.Duration(t.Nano())
 }
