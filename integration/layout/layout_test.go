@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"tokens":                {},
 	"tokens/etcd":           {"tokens", "tokens/fleet"},
 	"tokens/fleet":          {"internal/clock", "tokens"},
+	"tokens/locks":          {"internal/clock", "tokens"},
 	"tokens/postgres":       {"tokens", "tokens/fleet"},
 	"tokens/sqlite":         {"internal/sqlitedb", "tokens"},
 	"tokens/tokenstest":     {"tokens", "tokens/fleet"},
