@@ -44,6 +44,8 @@ var allowed = map[string][]string{
 	"internal/localname":    {},
 	"internal/checksum":     {},
 	"internal/clock":        {},
+
+	"tokens/locks/lockstest": {"tokens", "tokens/locks"},
 }
 
 func TestImports(t *testing.T) {
