@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +19,9 @@ func main() {
 	err := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fenceproxy:", err)
+		if !errors.Is(err, errQuiet) {
+			fmt.Fprintln(os.Stderr, "fenceproxy:", err)
+		}
 		os.Exit(exitCode(err))
 	}
 }
@@ -42,6 +45,6 @@ fencing token seen for every resource on disk. No write with a lower token takes
 		SilenceErrors: true, // main says it
 		SilenceUsage:  true, // a full disk is not explained by a list of flags
 	}
-	cmd.AddCommand(newServeCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newRaiseCommand(), newRebuildCommand(), newFsckCommand(), newVersionCommand())
+	cmd.AddCommand(newServeCommand(), newRunCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newRaiseCommand(), newRebuildCommand(), newFsckCommand(), newVersionCommand())
 	return cmd
 }

@@ -1,0 +1,419 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fenceproxy/fenceproxy/tokens"
+	"github.com/fenceproxy/fenceproxy/tokens/locks"
+)
+
+// What `fenceproxy run` exits with when it is not the command's own code. Like timeout(1), env(1) and the shells have it.
+const (
+	exitLockLost   = 123 // and the command was ended for it
+	exitNotWon     = 124 // the lock was not free within --wait
+	exitRunFailed  = 125 // run itself failed; the command was not started
+	exitNotStarted = 126 // the command was found, and could not be started
+	exitNotFound   = 127
+	exitSignal     = 128 // and the number of the signal that ended the command
+)
+
+type runOptions struct {
+	lock      string
+	ttl       time.Duration
+	wait      time.Duration
+	endpoint  string
+	holder    string
+	resource  string
+	announce  string
+	killAfter time.Duration
+	onLost    string
+	report    string
+}
+
+func newRunCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run --lock URL [flags] -- command [argument…]",
+		Short: "Run a command under a lock, with the lock's fencing token in its environment",
+		Long: `run takes a lock, gives the command a fencing token that is higher than that of every holder before,
+and keeps the lock until the command ends. The command needs to know nothing of it:
+
+  FENCE_TOKEN, FENCE_HOLDER   the token, and the name under which the lock is held
+  FENCE_RESOURCE              what the token fences, where that is known (--resource, --announce, fence://)
+  AWS_ENDPOINT_URL            the proxy of --endpoint, with the token in its path
+  AWS_SESSION_TOKEN           the token once more, for clients that do not take the endpoint from there
+
+The token is fixed when the command starts. If the lock is lost, the command gets a SIGTERM, and a SIGKILL
+after --kill-after; until then, and with --on-lost keep, the fence refuses its writes as soon as somebody
+else has written. Signals are passed on.
+
+Locks:
+` + lockForms() + `
+Exit codes: the command's own, 128 and the number of the signal that ended it; 123: the lock was lost, and
+the command was ended; 124: the lock was not free within --wait; 125: run itself failed, and the command was
+not started; 126, 127: the command could not be started, or was not found.`,
+		Example: `  fenceproxy run --lock fence://localhost:9000/demo/jobs/7/state -- aws s3 cp state s3://demo/jobs/7/state
+  fenceproxy run --lock redis://localhost/compactor --endpoint http://localhost:9000 \
+      --announce demo/jobs/7/state -- ./compact --bucket demo`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &exitError{exitRunFailed, errors.New("there is no command to run: fenceproxy run --lock URL -- command …")}
+			}
+			r, err := newRunner(o, args, cmd.ErrOrStderr())
+			if err != nil {
+				return &exitError{exitRunFailed, err}
+			}
+			return r.run(cmd.Context())
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitRunFailed, err} })
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what comes after the command is the command's
+	f.StringVar(&o.lock, "lock", "", "`URL` of the lock")
+	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "after which a holder that is not heard of loses the lock; it is renewed every third of it")
+	f.DurationVar(&o.wait, "wait", 10*time.Minute, "how long to wait for the lock; 0 does not wait")
+	f.StringVar(&o.endpoint, "endpoint", "", "`URL` of the proxy, for the command (default with fence://: the proxy that has the lock)")
+	f.StringVar(&o.holder, "holder", "", "`name` of this holder, for others to see (default: this machine, the process and a random part)")
+	f.StringVar(&o.resource, "resource", "", "what the token fences, for the command to know")
+	f.StringVar(&o.announce, "announce", "", "`bucket/key` whose fence is raised before the command starts, so that no older holder can change what it reads")
+	f.DurationVar(&o.killAfter, "kill-after", 10*time.Second, "how long after the SIGTERM of a lost lock the SIGKILL comes")
+	f.StringVar(&o.onLost, "on-lost", "term", "what becomes of the command when the lock is lost: `term|keep`")
+	f.StringVar(&o.report, "report", "", "append what happened to this `file`, as one line of JSON")
+	_ = cmd.MarkFlagFilename("report")
+	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]string{"term", "keep"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// A runner is one `fenceproxy run`.
+type runner struct {
+	options runOptions
+	command []string
+	lock    string // its URL as it may be shown
+	service locks.Service
+	log     *runLog
+	fence   *fenceCaller // nil where there is no --endpoint
+	report  *runReport
+}
+
+func newRunner(o runOptions, command []string, errOut io.Writer) (*runner, error) {
+	if o.onLost != "term" && o.onLost != "keep" {
+		return nil, fmt.Errorf("--on-lost %q: it is term or keep", o.onLost)
+	}
+	if o.ttl < time.Second || o.wait < 0 || o.killAfter < 0 {
+		return nil, errors.New("--ttl is at least 1s, and --wait and --kill-after are not negative")
+	}
+	if o.holder == "" {
+		o.holder = locks.NewHolder()
+	} else if _, err := tokens.ParseHolder(o.holder); err != nil {
+		return nil, fmt.Errorf("--holder: %w", err)
+	}
+	if o.lock == "" {
+		return nil, errors.New("which lock? --lock URL says it; fenceproxy run --help lists the kinds there are")
+	}
+	service, shown, err := openLock(o.lock)
+	if err != nil {
+		return nil, fmt.Errorf("--lock: %w", err)
+	}
+	r := &runner{options: o, command: command, lock: shown, service: service, log: newRunLog(errOut)}
+	r.report = newRunReport(r)
+	if err := r.findProxy(); err != nil {
+		return nil, errors.Join(err, service.Close())
+	}
+	return r, nil
+}
+
+// findProxy prepares what talks to the proxy, if there is one to talk to.
+func (r *runner) findProxy() (err error) {
+	o := &r.options
+	if p, ok := r.service.(interface{ Endpoint() string }); ok && o.endpoint == "" {
+		o.endpoint = p.Endpoint()
+	}
+	if o.endpoint == "" {
+		if o.announce != "" {
+			return errors.New("--announce needs --endpoint: where is the proxy?")
+		}
+		return nil
+	}
+	u, err := url.Parse(o.endpoint)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.User != nil || strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("--endpoint %q is not the URL of a proxy: it looks like http://127.0.0.1:9000", o.endpoint)
+	}
+	o.endpoint = u.Scheme + "://" + u.Host
+	r.fence, err = newFenceCaller(o.endpoint, o.announce)
+	return err
+}
+
+// run takes the lock, runs the command, and gives the lock back.
+func (r *runner) run(ctx context.Context) error {
+	defer r.service.Close()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+
+	grant, err := r.prepare(ctx, signals)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	code, err := r.child(grant, signals)
+	r.report.Held = seconds(time.Since(started))
+	r.report.Exit = code
+	if err := r.release(grant); err != nil {
+		r.log.say("the lock could not be released, and runs out within %s: %v", r.options.ttl, err)
+	}
+	r.log.say("%s", r.report.summary())
+	r.write()
+	if err != nil || code == 0 {
+		return err
+	}
+	return &exitError{code, errQuiet}
+}
+
+// prepare takes the lock and announces its token, unless a signal comes first. What a signal after that does is the command's affair.
+func (r *runner) prepare(ctx context.Context, signals <-chan os.Signal) (*locks.Grant, error) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // main's context knows not which signal it was
+	listened := make(chan struct{})
+	go func() {
+		defer close(listened)
+		for {
+			select {
+			case s := <-signals:
+				if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 && s != syscall.SIGWINCH { // nobody is there yet whom they would concern
+					cancel(&signalError{s.(syscall.Signal)})
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	grant, err := r.acquire(ctx)
+	if err == nil {
+		if err = r.raise(ctx, grant); err != nil {
+			err = errors.Join(err, r.release(grant))
+		}
+	}
+	var ended *signalError
+	if err != nil && errors.As(context.Cause(ctx), &ended) {
+		err = &exitError{exitSignal + int(ended.signal), ended}
+	}
+	cancel(nil)
+	<-listened
+	var coded *exitError
+	if err != nil && !errors.As(err, &coded) {
+		err = &exitError{exitRunFailed, err}
+	}
+	if err != nil {
+		r.report.Exit = exitCode(err)
+		r.write()
+	}
+	return grant, err
+}
+
+// A signalError says that a signal came before the command was started.
+type signalError struct{ signal syscall.Signal }
+
+func (e *signalError) Error() string {
+	return fmt.Sprintf("ended by a signal (%v) before the command was started", e.signal)
+}
+
+// write writes the report; that it cannot be written ends nothing.
+func (r *runner) write() {
+	if err := r.report.write(r.options.report, r.log); err != nil {
+		r.log.say("--report: %v", err)
+	}
+}
+
+// acquire waits for the lock.
+func (r *runner) acquire(ctx context.Context) (*locks.Grant, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, max(r.options.wait, time.Millisecond), errNotWon)
+	defer cancel()
+	r.warn(ctx)
+	w := &waiting{runner: r, began: time.Now()}
+	defer w.end()
+	lock := locks.New(r.service, locks.Options{TTL: r.options.ttl, Holder: r.options.holder, Waiting: w.told})
+	grant, err := lock.Acquire(ctx)
+	r.report.Waited = seconds(time.Since(w.began))
+	switch {
+	case err == nil:
+		r.report.Token, r.report.TakenOver = grant.Token(), grant.TakenOver()
+		return grant, nil
+	case errors.Is(context.Cause(ctx), errNotWon) && w.seen():
+		return nil, &exitError{exitNotWon, fmt.Errorf("%s was not free within %s: %s", r.lock, r.options.wait, w.whose())}
+	case errors.Is(context.Cause(ctx), errNotWon):
+		return nil, &exitError{exitNotWon, fmt.Errorf("%s could not be taken within %s: %w", r.lock, r.options.wait, err)}
+	}
+	return nil, fmt.Errorf("%s: %w", r.lock, err)
+}
+
+var (
+	errNotWon = errors.New("the time of --wait is over")
+	errQuiet  = errors.New("") // all has been said
+)
+
+// warn tells what the lock service says of itself, before anybody relies on it.
+func (r *runner) warn(ctx context.Context) {
+	checker, ok := r.service.(locks.Checker)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	problems, err := checker.Check(ctx)
+	if err != nil {
+		return // Acquire will say it
+	}
+	for _, p := range problems {
+		r.log.say("careful: %s", p)
+	}
+}
+
+// raise announces the token to the proxy.
+func (r *runner) raise(ctx context.Context, g *locks.Grant) error {
+	if r.options.announce == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(r.options.wait, r.options.ttl))
+	defer cancel()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	go func() {
+		select {
+		case <-g.Lost():
+			lost(g.Err())
+		case <-ctx.Done():
+		}
+	}()
+	resource, err := r.fence.announce(ctx, g.Token(), g.Holder())
+	if err != nil {
+		return err
+	}
+	if r.options.resource == "" {
+		r.options.resource = resource
+	}
+	return nil
+}
+
+func (r *runner) release(g *locks.Grant) error {
+	ctx, cancel := context.WithTimeout(context.Background(), min(r.options.ttl, 10*time.Second))
+	defer cancel()
+	err := g.Release(ctx)
+	if errors.Is(err, locks.ErrLost) {
+		r.report.Lost = true
+		return nil // said when it happened, or of no consequence any more
+	}
+	return err
+}
+
+// A waiting tells the user whom the lock is waited for.
+type waiting struct {
+	runner *runner
+	began  time.Time
+
+	mu   sync.Mutex // guards the rest
+	last *locks.Other
+	tick *time.Timer
+}
+
+const waitingEvery = 30 * time.Second
+
+// told is called whenever the lock is found in other hands than before.
+func (w *waiting) told(o locks.Other) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = &o
+	w.runner.report.Others++
+	w.runner.log.say("waiting for %s: %s", w.runner.lock, describe(o))
+	if w.tick != nil {
+		w.tick.Stop()
+	}
+	w.tick = time.AfterFunc(waitingEvery, w.again)
+}
+
+func (w *waiting) again() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tick == nil {
+		return
+	}
+	w.runner.log.say("still waiting, for %s: %s", time.Since(w.began).Round(time.Second), describe(*w.last))
+	w.tick.Reset(waitingEvery)
+}
+
+func (w *waiting) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tick != nil {
+		w.tick.Stop()
+		w.tick = nil
+	}
+}
+
+func (w *waiting) seen() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last != nil
+}
+
+func (w *waiting) whose() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return describe(*w.last)
+}
+
+// describe says who has a lock, as far as its service tells.
+func describe(o locks.Other) string {
+	s := "somebody"
+	if o.Holder != "" {
+		s = o.Holder
+	}
+	s += " has it"
+	if !o.Since.IsZero() {
+		s += fmt.Sprintf(" since %s (%s)", o.Since.Local().Format(time.TimeOnly), time.Since(o.Since).Round(time.Second))
+	}
+	if o.Token != 0 {
+		s += fmt.Sprintf(", token %d", o.Token)
+	}
+	return s
+}
+
+// environment is what the command gets: what run sets comes last, and what would win over it is taken out.
+func (r *runner) environment(g *locks.Grant) []string {
+	set := []string{fmt.Sprintf("FENCE_TOKEN=%d", g.Token()), "FENCE_HOLDER=" + g.Holder()}
+	if r.options.resource != "" {
+		set = append(set, "FENCE_RESOURCE="+r.options.resource)
+	}
+	claim := fmt.Sprintf("fence=%d;holder=%s", g.Token(), g.Holder())
+	set = append(set, "AWS_SESSION_TOKEN="+claim)
+	if r.options.endpoint != "" {
+		set = append(set, fmt.Sprintf("AWS_ENDPOINT_URL=%s/~fence/%d;holder=%s", r.options.endpoint, g.Token(), url.PathEscape(g.Holder())))
+	}
+	out := []string{"FENCE_RESOURCE", "AWS_SECURITY_TOKEN"} // the second is the old name of AWS_SESSION_TOKEN
+	if r.options.endpoint != "" {
+		out = append(out, "AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+	}
+	for _, e := range set {
+		out = append(out, nameOf(e))
+	}
+	all := slices.DeleteFunc(os.Environ(), func(e string) bool { return slices.Contains(out, nameOf(e)) })
+	return append(all, set...)
+}
+
+// nameOf is the name of a variable, NAME=value.
+func nameOf(e string) string {
+	name, _, _ := strings.Cut(e, "=")
+	return name
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/fenceproxy/fenceproxy/tokens/locks"
+)
+
+// A lockForm is a kind of lock that run knows.
+type lockForm struct {
+	scheme string
+	form   string
+	token  string // what its token is
+	open   func(url string) (locks.Service, error)
+}
+
+var lockKinds = []lockForm{}
+
+// lockForms lists them for the help.
+func lockForms() string {
+	var b strings.Builder
+	for _, k := range lockKinds {
+		fmt.Fprintf(&b, "  %-42s %s\n", k.form, k.token)
+	}
+	return b.String()
+}
+
+// openLock opens the lock of a URL, and returns its URL without a password.
+func openLock(text string) (s locks.Service, shown string, err error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, "", fmt.Errorf("it is not a URL: %w", withoutURL(err)) // the text may have a password in it
+	}
+	i := slices.IndexFunc(lockKinds, func(k lockForm) bool { return k.scheme == u.Scheme })
+	if i < 0 {
+		var known []string
+		for _, k := range lockKinds {
+			known = append(known, k.scheme+"://")
+		}
+		return nil, "", fmt.Errorf("%q is the URL of no lock that is known here: it begins with %s", u.Redacted(), strings.Join(known, ", "))
+	}
+	s, err = lockKinds[i].open(text)
+	return s, u.Redacted(), err
+}
+
+// withoutURL is what a [url.Error] says beside the URL.
+func withoutURL(err error) error {
+	if e, ok := err.(*url.Error); ok {
+		return e.Err
+	}
+	return err
+}
