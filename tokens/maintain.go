@@ -9,6 +9,7 @@ import (
 // A Maintained registry is what a proxy starts over and an operator repairs: a [Registry], with what is recorded beside the fences.
 type Maintained interface {
 	Registry
+	LockStore
 
 	// Start tells what was found when the registry was opened.
 	Start() Start
@@ -66,6 +67,9 @@ type Maintained interface {
 	// RaiseAll raises every recorded token by the same number, at least 1, all of them or none, and says how many there were. Nobody
 	// holds the new tokens: they are bound to no holder. A resource that has seen no token yet stays as it is. It fails with an
 	// [*OverflowError]. If we crash before the commit, nothing is raised, and after it all are.
+	//
+	// The tokens that the proxy's own locks have issued go up, too, and their leases are over. What was issued counts as seen: where no token,
+	// or a lower one, was recorded of the resource, its fence is raised from there. Whoever had a token that was forgotten since is below.
 	RaiseAll(ctx context.Context, by Token) (raised int64, err error)
 }
 

@@ -13,6 +13,7 @@ type resource struct {
 
 	mark       Token  // the high-water mark: the highest token seen. Only Reset takes it down
 	recorded   Token  // the highest token that the registry is known to have; mark may be ahead of it
+	issued     Token  // the highest token that the proxy's own lock is known to have issued
 	holder     string // that the mark is bound to; "" where none is, or none is known yet
 	generation int64
 
@@ -123,15 +124,30 @@ func (f *Fence) judgeOnce(ctx context.Context, res *resource, c *Claim) error {
 	if err != nil {
 		return f.registryError(err)
 	}
+	issued, err := f.issued(ctx, c.Resource)
+	if err != nil {
+		return f.registryError(err)
+	}
 	res.shard.mu.Lock()
 	defer res.shard.mu.Unlock()
 	if e.Generation == res.generation || !f.shared {
 		res.recorded = max(res.recorded, e.Token)
 	}
+	res.issued = max(res.issued, issued)
 	if res.tooFar(*c) {
 		return res.tooFarError(*c)
 	}
 	return res.refuse(*c)
+}
+
+// issued asks the registry for the highest token that its own lock on a resource has handed out; 0 where it has no locks.
+func (f *Fence) issued(ctx context.Context, resource string) (Token, error) {
+	locks, ok := f.registry.(LockStore)
+	if !ok {
+		return 0, nil
+	}
+	v, err := locks.LoadLock(ctx, resource)
+	return v.Row.Issued, err
 }
 
 // refuse returns the refusal that a claim meets here and now, nil if none.
@@ -153,7 +169,11 @@ func (res *resource) stale(c Claim) *StaleError {
 }
 
 // tooFar goes by what is recorded, not by the mark: a token that was only knocked with must not open the way for a higher one.
+// And it goes by what the proxy's own lock has issued, which may be many more tokens than were seen: a holder need not write.
 func (res *resource) tooFar(c Claim) bool {
+	if c.Token <= res.issued {
+		return false
+	}
 	return c.MaxAdvance > 0 && res.recorded > 0 && c.Token > res.recorded && c.Token-res.recorded > c.MaxAdvance
 }
 

@@ -24,6 +24,7 @@ import (
 //	adopted/ID                  since when the stamps of registry ID count as our own, ms since 1970
 //	adoption                    there for a day after the last of them: how long ago that was, its etcd lease knows
 //	fences/RESOURCE             see fence
+//	locks/RESOURCE              the proxy's own lock, see lockValue; never removed. Its version is the key's ModRevision
 //	uploads/NAME                the highest token that touched it, 20 digits
 //	members/INCARNATION         an incarnation that is not swept, see member
 //	instances/INCARNATION       one that is alive; written anew by each of its beats, whose number is the version of the key
@@ -47,6 +48,8 @@ func (k keys) adopted() string         { return string(k) + "adopted/" }
 func (k keys) adoption() string        { return string(k) + "adoption" }
 func (k keys) fences() string          { return string(k) + "fences/" }
 func (k keys) fence(r string) string   { return k.fences() + r }
+func (k keys) locks() string           { return string(k) + "locks/" }
+func (k keys) lock(r string) string    { return k.locks() + r }
 func (k keys) upload(u string) string  { return string(k) + "uploads/" + u }
 func (k keys) members() string         { return string(k) + "members/" }
 func (k keys) member(i int64) string   { return k.members() + strconv.FormatInt(i, 10) }

@@ -20,6 +20,9 @@ type halt struct {
 	Began    bool         `json:"began,omitempty"`    // it has raised some
 	After    []byte       `json:"after,omitempty"`    // the last resource that it has raised; names may be no UTF-8
 	Raised   int64        `json:"raised,omitempty"`   // so many so far
+
+	LocksBegan bool   `json:"locks_began,omitempty"` // it has raised what some of the proxy's own locks have issued, which comes before the fences
+	LocksAfter []byte `json:"locks_after,omitempty"` // the last of them
 }
 
 func parseHalt(kvs []*mvccpb.KeyValue) (*halt, error) {
@@ -91,13 +94,18 @@ func (r *Registry) RaiseAll(ctx context.Context, by tokens.Token) (raised int64,
 	if err != nil {
 		return 0, err
 	}
-	if !h.Began {
+	if !h.Began && !h.LocksBegan {
 		if err := s.checkOverflow(ctx, by); err != nil {
 			return 0, errors.Join(err, s.endHalt(ctx, revision, before))
 		}
 	}
 	if err := s.endInstances(ctx, h); err != nil {
 		return 0, err
+	}
+	if !h.Began {
+		if err := s.raiseLocks(ctx, &h, &revision); err != nil {
+			return 0, err
+		}
 	}
 	for {
 		done, err := s.raisePage(ctx, &h, &revision)
@@ -190,6 +198,13 @@ func (s *store) checkOverflow(ctx context.Context, by tokens.Token) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	resource, issued, err := s.highestIssued(ctx, max(over.Token, tokens.Max-by))
+	if err == nil && resource != "" {
+		over.Resource, over.Token = resource, issued
+	}
 	if err == nil && over.Token > 0 {
 		return over
 	}

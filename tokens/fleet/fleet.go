@@ -706,6 +706,25 @@ func (r *Registry) ForgetUpload(ctx context.Context, upload string) error {
 	return err
 }
 
+// LoadLock implements [tokens.LockStore].
+func (r *Registry) LoadLock(ctx context.Context, resource string) (tokens.LockView, error) {
+	return call(ctx, r, func(ctx context.Context) (tokens.LockView, error) { return r.store.LoadLock(ctx, resource) })
+}
+
+// SwapLock implements [tokens.LockStore]. Without a lease this instance changes no lock: the registry may not be the one that it knows any more, or
+// its mappings others.
+func (r *Registry) SwapLock(ctx context.Context, was tokens.LockView, now tokens.LockRow) (int64, error) {
+	incarnation := r.Incarnation()
+	if incarnation == 0 {
+		return 0, r.noLease()
+	}
+	version, err := call(ctx, r, func(ctx context.Context) (int64, error) { return r.store.SwapLock(ctx, int64(incarnation), was, now) })
+	if errors.Is(err, ErrEnded) {
+		r.lookAgain()
+	}
+	return version, err
+}
+
 // call bounds a question in time.
 func call[T any](ctx context.Context, r *Registry, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.callTime())

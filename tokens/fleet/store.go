@@ -68,6 +68,10 @@ type Store interface {
 	UploadToken(ctx context.Context, upload string) (tokens.Token, error)
 	ForgetUpload(ctx context.Context, upload string) error
 
+	// LoadLock and SwapLock are those of [tokens.LockStore]. SwapLock fails with [ErrEnded], and nothing is changed then.
+	LoadLock(ctx context.Context, resource string) (tokens.LockView, error)
+	SwapLock(ctx context.Context, incarnation int64, was tokens.LockView, now tokens.LockRow) (version int64, err error)
+
 	Close() error
 }
 

@@ -73,7 +73,7 @@ func (s *store) admit(ctx context.Context, conn *pgx.Conn) error {
 	if err := s.identify(ctx, conn); err != nil {
 		return err
 	}
-	for _, text := range []string{recordSQL, removeSQL, standingSQL, lookupSQL, joinSQL} {
+	for _, text := range []string{recordSQL, removeSQL, standingSQL, lookupSQL, joinSQL, lockSQL, swapSQL} {
 		if _, err := conn.Prepare(ctx, text, text); err != nil {
 			return err
 		}

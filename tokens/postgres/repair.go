@@ -55,6 +55,10 @@ func (r *Registry) RaiseTo(ctx context.Context, marks map[string]tokens.Mark, at
 	return raised, nil
 }
 
+const highestSQL = `
+SELECT resource, token FROM (SELECT resource, token FROM fenceproxy.fences UNION ALL SELECT resource, issued FROM fenceproxy.locks) t
+WHERE token > $1 ORDER BY token DESC LIMIT 1`
+
 // errOthers says that there are instances which would go on with tokens from before.
 var errOthers = errors.New("nothing was raised: proxies are running over this registry, and would go on with the tokens from before. Stop them first")
 
@@ -81,11 +85,14 @@ func (r *Registry) RaiseAll(ctx context.Context, by tokens.Token) (raised int64,
 		}
 		over := &tokens.OverflowError{By: by}
 		var resource []byte
-		err := tx.QueryRow(ctx, "SELECT resource, token FROM fenceproxy.fences WHERE token > $1 ORDER BY token DESC LIMIT 1", int64(tokens.Max-by)).Scan(&resource, (*int64)(&over.Token))
+		err := tx.QueryRow(ctx, highestSQL, int64(tokens.Max-by)).Scan(&resource, (*int64)(&over.Token))
 		if err == nil {
 			over.Resource = string(resource)
 			return over
 		} else if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if _, err := tx.Exec(ctx, issuedSeenSQL); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, "UPDATE fenceproxy.fences SET token = token + $1, holder = '', access_key = '', raised_at = fenceproxy.now_ms() WHERE token > 0", int64(by))
@@ -93,6 +100,9 @@ func (r *Registry) RaiseAll(ctx context.Context, by tokens.Token) (raised int64,
 			return err
 		}
 		raised = tag.RowsAffected()
+		if _, err := tx.Exec(ctx, raiseLocksSQL, int64(by)); err != nil {
+			return err
+		}
 		_, err = tx.Exec(ctx, "DELETE FROM fenceproxy.repair WHERE state = $1", string(tokens.RepairMargin))
 		return err
 	})

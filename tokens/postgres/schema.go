@@ -13,11 +13,15 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
-//go:embed schema/1.sql
-var version1 string
+var (
+	//go:embed schema/1.sql
+	version1 string
+	//go:embed schema/2.sql
+	version2 string
+)
 
 // versions are the steps from an empty schema to the newest one. A step that was released is never changed.
-var versions = []string{version1}
+var versions = []string{version1, version2}
 
 // setUpLock is the number of the advisory lock under which the schema is made and upgraded: FNCR.
 const setUpLock = 0x46_4e_43_52

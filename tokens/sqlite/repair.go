@@ -22,12 +22,16 @@ func (r *Registry) RaiseAll(ctx context.Context, by tokens.Token) (raised int64,
 	var refusal error
 	err = r.write(ctx, func(tx *sqlitedb.Tx) error {
 		over := &tokens.OverflowError{By: by}
-		err := tx.QueryRow("SELECT resource, token FROM fences WHERE token > ? ORDER BY token DESC LIMIT 1", int64(tokens.Max-by)).
+		err := tx.QueryRow(`SELECT resource, token FROM (SELECT resource, token FROM fences UNION ALL SELECT resource, issued FROM locks)
+WHERE token > ? ORDER BY token DESC LIMIT 1`, int64(tokens.Max-by)).
 			Scan(&over.Resource, (*int64)(&over.Token))
 		if err == nil {
 			refusal = over
 			return nil
 		} else if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		if err := raiseLocks(tx, by); err != nil {
 			return err
 		}
 		res, err := tx.Exec("UPDATE fences SET token = token + ?, holder = '', access_key = '', raised_at = ? WHERE token > 0",

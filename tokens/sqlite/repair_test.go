@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,7 +132,7 @@ func TestUpgradeFromVersion1(t *testing.T) {
 func TestANewerVersionIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, FileName)
-	execute(t, path, versionOne+"PRAGMA user_version = 3;")
+	execute(t, path, versionOne+fmt.Sprintf("PRAGMA user_version = %d;", len(schema.Versions)+1))
 	before, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -76,6 +76,20 @@ CREATE TABLE adopted (
 CREATE TABLE repair (
 	state TEXT NOT NULL           -- of a rebuild that has not come to its end; no row: there is none
 ) STRICT;
+`, `
+CREATE TABLE locks (
+	resource   TEXT PRIMARY KEY,
+	version    INTEGER NOT NULL, -- counts the changes of the row, which is never removed
+	issued     INTEGER NOT NULL, -- the highest token that was ever issued: that of the lease
+	lease      TEXT NOT NULL,    -- id of the last one; '' after all tokens were raised
+	released   INTEGER NOT NULL, -- 1: it was given back
+	taken_over INTEGER NOT NULL, -- 1: the lease before it was not
+	holder     TEXT NOT NULL,
+	access_key TEXT NOT NULL,
+	ttl_ms     INTEGER NOT NULL,
+	since      INTEGER NOT NULL, -- ms since 1970, for people; nothing goes by it
+	renewed    INTEGER NOT NULL  -- the same
+) STRICT, WITHOUT ROWID;
 `},
 }
 

@@ -257,6 +257,14 @@ func (l *link) Lookup(ctx context.Context, resource string) (tokens.Entry, error
 	return pass(ctx, l, "Lookup", func(ctx context.Context) (tokens.Entry, error) { return l.Store.Lookup(ctx, resource) })
 }
 
+func (l *link) LoadLock(ctx context.Context, resource string) (tokens.LockView, error) {
+	return pass(ctx, l, "LoadLock", func(ctx context.Context) (tokens.LockView, error) { return l.Store.LoadLock(ctx, resource) })
+}
+
+func (l *link) SwapLock(ctx context.Context, incarnation int64, was tokens.LockView, now tokens.LockRow) (int64, error) {
+	return pass(ctx, l, "SwapLock", func(ctx context.Context) (int64, error) { return l.Store.SwapLock(ctx, incarnation, was, now) })
+}
+
 // Close lets go of the link, not of what is still on it.
 func (l *link) Close() error {
 	close(l.ended)

@@ -23,6 +23,7 @@ type Memory struct {
 	incarnations map[int64]*memoryIncarnation
 	grants       map[tokens.GrantID]*memoryGrant
 	uploads      map[string]tokens.Token
+	locks        map[string]tokens.LockRow
 	mapping      int64
 	last         int64                      // number that was given out last, to an incarnation or a grant
 	hints        map[chan struct{}]struct{} // of the stores that are open
@@ -47,7 +48,7 @@ type memoryGrant struct {
 func NewMemory(timed bool) *Memory {
 	return &Memory{
 		timed: timed, fences: map[string]tokens.Entry{}, incarnations: map[int64]*memoryIncarnation{}, grants: map[tokens.GrantID]*memoryGrant{},
-		uploads: map[string]tokens.Token{}, mapping: 1, hints: map[chan struct{}]struct{}{},
+		uploads: map[string]tokens.Token{}, locks: map[string]tokens.LockRow{}, mapping: 1, hints: map[chan struct{}]struct{}{},
 	}
 }
 
@@ -353,6 +354,26 @@ func (s *memoryStore) ForgetUpload(_ context.Context, upload string) error {
 	defer s.lock()()
 	delete(s.m.uploads, upload)
 	return nil
+}
+
+func (s *memoryStore) LoadLock(_ context.Context, resource string) (tokens.LockView, error) {
+	defer s.lock()()
+	return tokens.LockView{Row: s.m.locks[resource], Fence: s.m.entry(resource)}, nil
+}
+
+func (s *memoryStore) SwapLock(_ context.Context, incarnation int64, was tokens.LockView, now tokens.LockRow) (int64, error) {
+	defer s.lock()()
+	if _, err := s.m.alive(incarnation); err != nil {
+		return 0, err
+	}
+	row, fence := s.m.locks[was.Fence.Resource], s.m.entry(was.Fence.Resource)
+	if row.Version != was.Row.Version ||
+		now.Issued > was.Row.Issued && (fence.Token != was.Fence.Token || fence.Generation != was.Fence.Generation) {
+		return 0, nil
+	}
+	now.Version++
+	s.m.locks[was.Fence.Resource] = now
+	return now.Version, nil
 }
 
 func (s *memoryStore) Close() error {
