@@ -33,7 +33,7 @@ var allowed = map[string][]string{
 	"backends/file":         {"internal/checksum"},
 	"backends/s3":           {"internal/checksum", "internal/clock"},
 	"backends/backendtest":  {"internal/checksum"},
-	"tokens":                {},
+	"tokens":                {"internal/clock"},
 	"tokens/etcd":           {"tokens", "tokens/fleet"},
 	"tokens/fleet":          {"internal/clock", "tokens"},
 	"tokens/locks":          {"internal/clock", "tokens"},
