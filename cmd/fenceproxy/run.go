@@ -239,11 +239,18 @@ func (r *runner) write() {
 
 // acquire waits for the lock.
 func (r *runner) acquire(ctx context.Context) (*locks.Grant, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, max(r.options.wait, time.Millisecond), errNotWon)
-	defer cancel()
-	r.warn(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	w := &waiting{runner: r, began: time.Now()}
 	defer w.end()
+	limit := r.options.wait
+	if limit == 0 {
+		w.found = func() { cancel(errNotWon) }
+		limit = tryWait
+	}
+	stop := time.AfterFunc(limit, func() { cancel(errNotWon) })
+	defer stop.Stop()
+	r.warn(ctx)
 	lock := locks.New(r.service, locks.Options{TTL: r.options.ttl, Holder: r.options.holder, Waiting: w.told})
 	grant, err := lock.Acquire(ctx)
 	r.report.Waited = seconds(time.Since(w.began))
@@ -258,6 +265,9 @@ func (r *runner) acquire(ctx context.Context) (*locks.Grant, error) {
 	}
 	return nil, fmt.Errorf("%s: %w", r.lock, err)
 }
+
+// tryWait is how long a lock that is not to be waited for may take to say whether it is free.
+const tryWait = 10 * time.Second
 
 var (
 	errNotWon = errors.New("the time of --wait is over")
@@ -322,6 +332,7 @@ func (r *runner) release(g *locks.Grant) error {
 type waiting struct {
 	runner *runner
 	began  time.Time
+	found  func() // called when the lock is found taken; nil where that is no end
 
 	mu   sync.Mutex // guards the rest
 	last *locks.Other
@@ -341,6 +352,9 @@ func (w *waiting) told(o locks.Other) {
 		w.tick.Stop()
 	}
 	w.tick = time.AfterFunc(waitingEvery, w.again)
+	if w.found != nil {
+		w.found()
+	}
 }
 
 func (w *waiting) again() {

@@ -410,7 +410,9 @@ func TestRunReport(t *testing.T) {
 	if !strings.Contains(said, "with --ttl 5s instead of 2m0s") {
 		t.Errorf("it said %q", said)
 	}
-	touch(t, dir, "held")
+	if err := os.WriteFile(filepath.Join(dir, "held"), []byte("node-1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	startRun(t, dir, nil, "--report", file, "--holder", "h", "--wait", "0s", "--", "true").mustEnd(exitNotWon)
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -427,6 +429,10 @@ func TestRunReport(t *testing.T) {
 	if lost.Token != 0 || lost.Exit != exitNotWon {
 		t.Errorf("the report of a lock that was not won is %+v", lost)
 	}
+	if err := os.Remove(filepath.Join(dir, "held")); err != nil {
+		t.Fatal(err)
+	}
+	startRun(t, dir, nil, "--wait", "0s", "--", "true").mustEnd(0)
 	startRun(t, dir, nil, "--lock", "test:///nowhere/at/all", "--report", "/nowhere/at/all", "--", "true").mustEnd(exitRunFailed)
 }
 
