@@ -45,6 +45,6 @@ fencing token seen for every resource on disk. No write with a lower token takes
 		SilenceErrors: true, // main says it
 		SilenceUsage:  true, // a full disk is not explained by a list of flags
 	}
-	cmd.AddCommand(newServeCommand(), newRunCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newRaiseCommand(), newRebuildCommand(), newFsckCommand(), newVersionCommand())
+	cmd.AddCommand(newServeCommand(), newRunCommand(), newDemoCommand(), newFencesCommand(), newAuditCommand(), newConfigCommand(), newRaiseCommand(), newRebuildCommand(), newFsckCommand(), newVersionCommand())
 	return cmd
 }
