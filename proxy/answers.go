@@ -31,6 +31,9 @@ const (
 	registryConflict     = "RegistryConflict"
 	waitingForOlderWrite = "WaitingForOlderWrite"
 	outcomeUnknown       = "OutcomeUnknown"
+	lockHeld             = "LockHeld"
+	leaseLost            = "LeaseLost"
+	tokensSpent          = "TokensSpent"
 )
 
 // S3's codes ("Error responses").
@@ -51,6 +54,7 @@ const (
 // What a refusal advises, for people at 3 a.m.
 const (
 	lostLockAdvice        = "This writer has lost its lock: stop it, or let it take the lock again and use the new token."
+	leaseLostAdvice       = "Its holder is to stop, or to take the lock anew, with another id and another token."
 	oneTokenTwoHolders    = "Two holders with one token is what a lock service does that has lost its counter: look at it before you go on."
 	comeBack              = "The token has been seen, so older writers are refused from now on; send the request again."
 	outcomeUnknownMessage = "the store did not tell whether the write took effect. It may or may not be there; to send it again with the same token is safe"
@@ -123,6 +127,8 @@ func (x *exchange) answerTo(err error) answer {
 		tooFar   *tokens.TooFarError
 		waiting  *tokens.WaitingError
 		twice    *conflictingRegistry
+		lost     *tokens.LeaseLostError
+		spent    *tokens.SpentError
 	)
 	switch {
 	case errors.As(err, &method):
@@ -143,6 +149,12 @@ func (x *exchange) answerTo(err error) answer {
 		return answer{status: http.StatusForbidden, code: accessDenied, name: tokenConflict, message: x.byRule(fmt.Sprintf("%s. %s", conflictText(conflict), oneTokenTwoHolders))}
 	case errors.As(err, &tooFar):
 		return answer{status: http.StatusForbidden, code: accessDenied, name: tokenTooFar, message: x.byRule(tooFar.Error() + " (max_advance). An operator can raise it first with `fenceproxy fences raise`")}
+	case errors.As(err, &lost):
+		return answer{status: http.StatusPreconditionFailed, code: preconditionFailed, condition: "lease", name: leaseLost, message: lost.Error() + ". " + leaseLostAdvice}
+	case errors.As(err, &spent):
+		return answer{status: http.StatusForbidden, code: accessDenied, name: tokensSpent, message: spent.Error()}
+	case errors.Is(err, tokens.ErrLockContended):
+		return answer{status: http.StatusServiceUnavailable, code: slowDown, message: err.Error() + ". Nothing was done; send it again"}
 	case errors.As(err, &waiting):
 		return answer{status: http.StatusServiceUnavailable, code: slowDown, name: waitingForOlderWrite, message: fmt.Sprintf("%s. %s", waiting, comeBack)}
 	case errors.Is(err, tokens.ErrUnavailable):

@@ -16,6 +16,7 @@ import (
 const (
 	headerToken        = "X-Fence-Token"
 	headerHolder       = "X-Fence-Holder"
+	headerLease        = "X-Fence-Lease" // of a request for the proxy's own lock: the id that the lease shall have
 	headerResource     = "X-Fence-Resource"
 	headerHighest      = "X-Fence-Highest"
 	headerError        = "X-Fence-Error"
@@ -32,12 +33,15 @@ type identity struct {
 }
 
 // A badTokenError refuses a token that is malformed, repeated or contradicted. It is never taken for "no token".
-type badTokenError struct{ problem string }
+type badTokenError struct {
+	problem     string
+	holderAlone bool // a holder without a token is all that is wrong: those who want the proxy's own lock have none yet
+}
 
 func (e *badTokenError) Error() string { return e.problem }
 
 func badToken(format string, args ...any) error {
-	return &badTokenError{fmt.Sprintf(format, args...)}
+	return &badTokenError{problem: fmt.Sprintf(format, args...)}
 }
 
 // identify reads the token of a request from every channel there is, and the decoded path without it. The path is told beside
@@ -182,7 +186,7 @@ func agree(said []channel) (id identity, err error) {
 		}
 	}
 	if id.holder != "" && id.token == 0 {
-		return id, badToken("the request names holder %q but no token: send %s, too", id.holder, headerToken)
+		return id, &badTokenError{fmt.Sprintf("the request names holder %q but no token: send %s, too", id.holder, headerToken), true}
 	}
 	return id, nil
 }
@@ -223,6 +227,7 @@ func withoutFence(h http.Header) http.Header {
 	}
 	h.Del(headerToken)
 	h.Del(headerHolder)
+	h.Del(headerLease)
 	h.Del(headerStamp) // a client's own is a lie, or a copy
 	if strings.HasPrefix(h.Get(headerSessionToken), sessionChannel) {
 		h.Del(headerSessionToken)

@@ -39,6 +39,7 @@ type Uploads interface {
 // Config of a [Handler]. Fence, Uploads, Rules, Backends, Audit and Log are needed.
 type Config struct {
 	Fence    *tokens.Fence
+	Locks    *tokens.Locks // the proxy's own, over the registry that the fence is over; nil: there are none
 	Uploads  Uploads
 	Rules    *rules.Table
 	Backends map[string]Backend // by the names that Rules uses
@@ -175,6 +176,12 @@ func (x *exchange) serve() error {
 		return x.showFence()
 	case fenceRaise:
 		return x.raiseFence()
+	case takesLock:
+		return x.takeLock()
+	case renewsLock:
+		return x.renewLock()
+	case releasesLock:
+		return x.releaseLock()
 	case deletesMany:
 		return x.deleteMany()
 	case createsUpload:
@@ -196,6 +203,9 @@ func (x *exchange) find() error {
 	x.path = x.h.bucketOf(x.r.Host) + x.path
 	x.r, badForm = withoutSignature(x.r)
 	x.op, badOperation = parseOperation(x.r, x.path)
+	if bad, ok := errors.AsType[*badTokenError](badToken); ok && bad.holderAlone && x.op.way.locks() {
+		badToken = nil
+	}
 	if err := checkHeaders(signed); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func newFixtureWith(t *testing.T, change func(*Config), b Backend, entries ...ru
 	}
 	fence := tokens.NewFence(registry, tokens.Options{RaiseWait: 2 * time.Second})
 	c := Config{
-		Fence: fence, Uploads: registry, Rules: table, Backends: map[string]Backend{"test": b}, Audit: log, Log: slog.New(slog.DiscardHandler),
+		Fence: fence, Locks: tokens.NewLocks(registry, nil), Uploads: registry, Rules: table, Backends: map[string]Backend{"test": b}, Audit: log, Log: slog.New(slog.DiscardHandler),
 		Memory: 64 << 20,
 	}
 	change(&c)

@@ -15,6 +15,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
+	locks    *prometheus.CounterVec
 	gate     prometheus.Histogram
 
 	conditions *prometheus.GaugeVec
@@ -36,6 +37,10 @@ func newMetrics(r prometheus.Registerer, f *tokens.Fence, log *audit.Log) *metri
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fenceproxy_refusals_total", Help: "Requests that the fence or a rule did not let through, by X-Fence-Error.",
 		}, []string{"error"}),
+		locks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fenceproxy_locks_total",
+			Help: "Requests for the proxy's own locks: taken, taken_over (from a holder that had not released), held (by another), renewed, released, lost (renewed or released when it was over).",
+		}, []string{"outcome"}),
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fenceproxy_gate_wait_seconds", Help: "Time that writes stood at the gate: raise and older writes included.",
 			Buckets: prometheus.ExponentialBuckets(0.00001, 4, 11),
@@ -60,7 +65,7 @@ func newMetrics(r prometheus.Registerer, f *tokens.Fence, log *audit.Log) *metri
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	r.MustRegister(
-		m.requests, m.duration, m.refusals, m.gate, m.conditions, m.lostRaces, m.inDoubt, m.proven,
+		m.requests, m.duration, m.refusals, m.locks, m.gate, m.conditions, m.lostRaces, m.inDoubt, m.proven,
 		gauge("fenceproxy_writes_open", "Writes past the gate that are not settled.", func() float64 { return float64(f.Stats().Open) }),
 		gauge("fenceproxy_writes_in_doubt", "Writes whose outcome is unknown, until their settle time is over.", func() float64 { return float64(f.Stats().InDoubt) }),
 		gauge("fenceproxy_resources_in_memory", "Resources that the fence has in memory.", func() float64 { return float64(f.Stats().Resources) }),
@@ -84,6 +89,8 @@ func (m *metrics) refusal(name string) {
 		m.refusals.WithLabelValues(name).Inc()
 	}
 }
+
+func (m *metrics) lock(outcome string) { m.locks.WithLabelValues(outcome).Inc() }
 
 func (m *metrics) gateWait(d time.Duration) { m.gate.Observe(d.Seconds()) }
 

@@ -21,22 +21,25 @@ const (
 type way int
 
 const (
-	reads         way = iota // announces its token, then goes to the backend
-	lists                    // the same, where its prefix lies within one resource
-	writes                   // crosses the gate of its object
-	bucketWrites             // follows the bucket's policy
-	deletesMany              // crosses the gates of many objects, judged one by one
-	createsUpload            // announces its token: nothing is visible yet
-	uploadsPart              // is refused early, and crosses no gate: nothing is visible yet
-	abortsUpload             // as a write, but a stale holder may clear away what is its own
-	renames                  // crosses the gates of two objects at once
-	postsForm                // a PutObject in a form, whose key is inside
-	fenceShow                // ours: GET ?fence
-	fenceRaise               // ours: PUT ?fence
-	listBuckets              // gathers from all backends
-	preflight                // a browser's question, which neither announces nor changes anything
-	refused                  // has no business with a proxy, and perhaps a way around the fence: 501
-	notYet                   // a known operation whose way through the fence is not built: 501
+	reads            way = iota // announces its token, then goes to the backend
+	lists                       // the same, where its prefix lies within one resource
+	writes                      // crosses the gate of its object
+	bucketWrites                // follows the bucket's policy
+	deletesMany                 // crosses the gates of many objects, judged one by one
+	createsUpload               // announces its token: nothing is visible yet
+	uploadsPart                 // is refused early, and crosses no gate: nothing is visible yet
+	abortsUpload                // as a write, but a stale holder may clear away what is its own
+	renames                     // crosses the gates of two objects at once
+	postsForm                   // a PutObject in a form, whose key is inside
+	fenceShow                   // ours: GET ?fence
+	fenceRaise                  // ours: PUT ?fence
+	takesLock                   // ours: POST ?fence&lease=TTL
+	renewsLock                  // ours: PUT ?fence&lease=ID
+	releasesLock                // ours: DELETE ?fence&lease=ID
+	listBuckets                 // gathers from all backends
+	preflight                   // a browser's question, which neither announces nor changes anything
+	refused                     // has no business with a proxy, and perhaps a way around the fence: 501
+	unknownOperation            // an operation that is not known: 501
 )
 
 // An operation is what a request asks for. Its key is percent-decoded: one object has one key, however it is spelled.
@@ -135,7 +138,7 @@ var writeParameters = map[string]string{
 }
 
 // valued are the parameters without whose value a write is another operation.
-var valued = map[string]bool{"uploadId": true, "partNumber": true, "versionId": true, "annotationName": true}
+var valued = map[string]bool{"uploadId": true, "partNumber": true, "versionId": true, "annotationName": true, "lease": true}
 
 // withoutVersion are the writes that are about no version ("This operation does not accept a version-id").
 var withoutVersion = map[string]bool{
@@ -173,7 +176,7 @@ var ways = map[string]way{
 	"CreateMultipartUpload": createsUpload, "UploadPart": uploadsPart, "UploadPartCopy": uploadsPart, "AbortMultipartUpload": abortsUpload,
 	renameObject: renames, "PostObject": postsForm,
 	"ShowFence": fenceShow, "AnnounceToken": fenceRaise,
-	"ReleaseLock": notYet, "TakeLock": notYet,
+	"TakeLock": takesLock, renewLock: renewsLock, "ReleaseLock": releasesLock,
 	createSession: refused, listDirectoryBuckets: refused, writeGetObjectResponse: refused,
 }
 
@@ -184,6 +187,7 @@ const (
 	listDirectoryBuckets   = "ListDirectoryBuckets"
 	optionsObject          = "OptionsObject"
 	renameObject           = "RenameObject"
+	renewLock              = "RenewLock"
 	writeGetObjectResponse = "WriteGetObjectResponse"
 )
 
@@ -345,6 +349,8 @@ func (op *operation) findName(r *http.Request, subs []string, query url.Values) 
 		return "HeadBucket"
 	case name == "ListObjects" && query.Get("list-type") == "2":
 		return "ListObjectsV2"
+	case name == "AnnounceToken" && query.Has("lease"):
+		return renewLock
 	case name == "PutObject" && copying:
 		return "CopyObject"
 	case name == "UploadPart" && copying:
@@ -358,21 +364,18 @@ func (op *operation) findName(r *http.Request, subs []string, query url.Values) 
 // chooseWay refuses every write that it does not know by name. What is known, and has no way of its own, crosses the gate of its
 // object, or follows the policy of its bucket.
 func (op *operation) chooseWay(method string, query url.Values) (way, error) {
-	if query.Has("fence") && query.Has("lease") {
-		return notYet, notImplemented("the proxy's own locks (?fence&lease) are not in this version")
-	}
 	w, ok := ways[op.name]
 	switch {
 	case w == refused:
 		return refused, notImplemented("%s does not go through this proxy: %s", op.name, whyRefused[op.name])
-	case w == notYet:
-		return notYet, notImplemented("%s cannot be fenced by this version", op.name)
+	case w.locks() && !query.Has("lease"):
+		return w, badRequest(invalidArgument, "lease is missing: POST ?fence&lease=30s takes the lock for 30 s, PUT and DELETE ?fence&lease=ID keep it and give it back")
 	case ok:
 		return w, nil
 	case isRead(method):
 		return reads, nil
 	case op.name == "":
-		return notYet, notImplemented("%s on %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"the service", "a bucket", "an object"}[op.level])
+		return unknownOperation, notImplemented("%s on %s with this query is not an operation of S3 that this proxy knows", method, [...]string{"the service", "a bucket", "an object"}[op.level])
 	case op.level == object:
 		return writes, nil
 	}

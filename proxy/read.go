@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -72,7 +71,11 @@ func (x *exchange) showFence() error {
 	if err != nil {
 		return err
 	}
-	return x.writeFence(e)
+	held, err := x.heldLock()
+	if err != nil {
+		return err
+	}
+	return x.writeFence(e, held)
 }
 
 // raiseFence answers PUT ?fence: an announcement.
@@ -88,24 +91,22 @@ func (x *exchange) raiseFence() error {
 	if err != nil {
 		return err
 	}
-	return x.writeFence(e)
+	return x.writeFence(e, nil)
 }
 
 func (x *exchange) notFenced() error {
 	return badRequest(invalidArgument, "%s/%s has no fence: its rule says token: off", x.op.bucket, x.op.key)
 }
 
-func (x *exchange) writeFence(e tokens.Entry) error {
+// writeFence shows a fence, and the lock on its resource if it is held.
+func (x *exchange) writeFence(e tokens.Entry, lock *heldLock) error {
 	x.sayFence(e)
-	body, err := json.Marshal(struct {
+	x.sendJSON(http.StatusOK, struct {
 		Resource string       `json:"resource"`
 		Highest  tokens.Token `json:"highest"`
 		Holder   string       `json:"holder"`
-	}{e.Resource, e.Token, e.Holder})
-	if err != nil {
-		return err
-	}
-	x.send(http.StatusOK, "application/json", append(body, '\n'))
+		Lock     *heldLock    `json:"lock,omitempty"`
+	}{e.Resource, e.Token, e.Holder, lock})
 	return nil
 }
 

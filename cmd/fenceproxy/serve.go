@@ -20,6 +20,7 @@ import (
 	"github.com/fenceproxy/fenceproxy/proxy"
 	"github.com/fenceproxy/fenceproxy/proxy/admin"
 	"github.com/fenceproxy/fenceproxy/proxy/sigv4"
+	"github.com/fenceproxy/fenceproxy/tokens"
 )
 
 // Bounds of the listeners. Bodies have their own, in package proxy; what is more about the S3 API is in listener.go.
@@ -103,7 +104,7 @@ func serve(ctx context.Context, c *config, f serveFlags, log *slog.Logger) (err 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	handler := proxy.New(proxy.Config{
-		Fence: s.fence, Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Audit: s.audit, Log: log, Metrics: metrics,
+		Fence: s.fence, Locks: tokens.NewLocks(s.registry, nil), Uploads: s.registry, Rules: c.Rules, Backends: s.backends, Audit: s.audit, Log: log, Metrics: metrics,
 		Signatures: signatures(c), Access: c.accessOf, Anonymous: c.Anonymous, Domain: c.Domain, BodyIdle: c.BodyWait,
 		RegistryID: s.registry.Start().ID, Adopted: s.registry.Adopted(), Buffer: c.BufferBytes, Memory: c.MemoryBytes, Spool: s.spool,
 	})
