@@ -48,6 +48,7 @@ var allowed = map[string][]string{
 	"internal/trust":         {},
 
 	"tokens/locks/fence":     {"internal/trust", "tokens", "tokens/locks"},
+	"tokens/locks/etcd":      {"internal/trust", "tokens", "tokens/locks"},
 	"tokens/locks/lockstest": {"tokens", "tokens/locks"},
 	"internal/demo":          {"tokens", "tokens/locks"},
 }
