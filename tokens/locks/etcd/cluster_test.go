@@ -11,12 +11,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
 	"github.com/fenceproxy/fenceproxy/tokens"
@@ -336,6 +339,93 @@ func TestWithoutMajority(t *testing.T) {
 	}
 	eventually(t, "it goes on", func() bool { return h.Renew(t.Context()) == nil })
 	must(t, h.Release)
+}
+
+// TestLeaderMovesWhileRenewing: where another leader was elected since the lease was kept alive, who kept it is not known, and it is kept again.
+func TestLeaderMovesWhileRenewing(t *testing.T) {
+	t.Parallel()
+	cluster := servers.StartEtcd(t, servers.EtcdOptions{Members: 3})
+	var kept, moved atomic.Int32
+	move := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if method == "/etcdserverpb.KV/Txn" && kept.Load() == 1 && moved.CompareAndSwap(0, 1) {
+			leader := cluster.Leader()
+			to := cluster.Members[0]
+			if to == leader {
+				to = cluster.Members[1]
+			}
+			status, err := cluster.Client().Status(ctx, to.Endpoint)
+			if err == nil {
+				_, err = cluster.Client(leader.Endpoint).MoveLeader(ctx, status.Header.MemberId)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	count := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		if method == "/etcdserverpb.Lease/LeaseKeepAlive" {
+			kept.Add(1)
+		}
+		return stream(ctx, desc, cc, method, opts...)
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: cluster.Endpoints(), DialTimeout: callTime, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(move), grpc.WithChainStreamInterceptor(count)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{client: client, at: "the cluster", prefix: "jobs/"}
+	defer s.Close()
+	h := acquire(t, s, "a")
+	must(t, h.Renew)
+	if kept.Load() != 2 || moved.Load() != 1 {
+		t.Errorf("kept alive %d times, and the leader moved %d times; want it once more after the leader has moved", kept.Load(), moved.Load())
+	}
+	must(t, h.Renew)
+	if kept.Load() != 3 {
+		t.Errorf("a renewal under one leader kept the lease alive %d times", kept.Load()-2)
+	}
+	must(t, h.Release)
+}
+
+// TestPatientWaiter: who waits for longer than its TTL keeps its place before those who come later.
+func TestPatientWaiter(t *testing.T) {
+	t.Parallel()
+	cluster := servers.StartEtcd(t, servers.EtcdOptions{})
+	client := cluster.Client()
+	s := open(t, urlOf(cluster, "jobs"))
+	h := acquire(t, s, "first")
+	order := make(chan string, 2)
+	var tasks sync.WaitGroup
+	wait := func(holder string, ttl time.Duration) {
+		tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			h, err := s.Acquire(ctx, locks.Request{Holder: holder, TTL: ttl})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- holder
+			must(t, h.Release)
+		})
+	}
+	wait("patient", ttl)
+	eventually(t, "the patient one waits", func() bool { return len(keys(t, client, "jobs")) == 2 })
+	place := keys(t, client, "jobs")
+	time.Sleep(5 * ttl / 2) // it would have run out, and somebody else waited behind
+	wait("late", patience)
+	eventually(t, "the late one waits", func() bool { return len(keys(t, client, "jobs")) == 3 })
+	if now := keys(t, client, "jobs"); !slices.Contains(now, place[0]) || !slices.Contains(now, place[1]) {
+		t.Errorf("in the queue were %q, and are %q", place, now)
+	}
+	must(t, h.Release)
+	tasks.Wait()
+	if first := <-order; first != "patient" {
+		t.Errorf("%s came first", first)
+	}
 }
 
 func TestCheck(t *testing.T) {
