@@ -48,7 +48,7 @@ func NewHolder() string {
 	if err != nil || !isHolder(host) {
 		host = "unknown-host"
 	}
-	return fmt.Sprintf("%.60s:%d:%s", host, os.Getpid(), rand.Text()[:8])
+	return fmt.Sprintf("%.60s.%d.%s", host, os.Getpid(), rand.Text()[:8])
 }
 
 func isHolder(s string) bool {
@@ -65,6 +65,8 @@ type Grant struct {
 	stopped chan struct{}      // closed when the heartbeat has ended
 	lost    chan struct{}      // closed when the lock is lost; err is set before
 
+	releasing chan struct{} // has room for the one call of hold.Release
+
 	mu  sync.Mutex // guards err
 	err error
 }
@@ -73,26 +75,44 @@ type Grant struct {
 // released, whatever becomes of ctx.
 func (l *Lock) Acquire(ctx context.Context) (*Grant, error) {
 	o := l.options
+	if _, err := tokens.ParseHolder(o.Holder); err != nil {
+		return nil, err
+	}
 	hold, err := l.service.Acquire(ctx, Request{Holder: o.Holder, TTL: o.TTL, Waiting: o.Waiting})
 	if err != nil {
 		return nil, err
 	}
-	g := &Grant{hold: hold, options: o, stopped: make(chan struct{}), lost: make(chan struct{})}
-	// The answer may have been long on its way, and the TTL began before it: only a renewal that we have timed says how much is left.
-	until := g.deadline()
-	if err := hold.Renew(ctx); err != nil || g.over(until) {
+	g := &Grant{hold: hold, options: o, stopped: make(chan struct{}), lost: make(chan struct{}), releasing: make(chan struct{}, 1)}
+	until, err := g.first(ctx)
+	if err != nil {
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.TTL/3)
 		defer cancel()
 		_ = hold.Release(release) // if that fails it runs out
-		if err == nil {
-			err = fmt.Errorf("%w: its first renewal took longer than the TTL of %s", ErrLost, o.TTL)
-		}
-		return nil, fmt.Errorf("the lock was taken, but could not be kept: %w", err)
+		return nil, err
 	}
 	beating, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	go g.beat(beating, until)
 	return g, nil
+}
+
+// first renews a hold that was just taken. The answer may have been long on its way, and the TTL began before it: only a renewal that we
+// have timed says how much is left.
+func (g *Grant) first(ctx context.Context) (deadline, error) {
+	until := g.deadline()
+	call, cancel := context.WithTimeout(ctx, g.left(until))
+	defer cancel()
+	err := g.hold.Renew(call)
+	switch {
+	case ctx.Err() != nil:
+		return until, context.Cause(ctx)
+	case err == nil && g.over(until):
+		err = fmt.Errorf("%w: its first renewal took longer than the TTL of %s", ErrLost, g.options.TTL)
+	}
+	if err != nil {
+		err = fmt.Errorf("the lock was taken, but could not be kept: %w", err)
+	}
+	return until, err
 }
 
 // A deadline is when a hold is over by our own clocks, whichever comes first.
@@ -109,6 +129,11 @@ func (g *Grant) deadline() deadline {
 
 func (g *Grant) over(d deadline) bool {
 	return g.options.Clock.Boot() >= d.boot || !g.options.Clock.Wall().Before(d.wall)
+}
+
+// left is how long it is until then by the boot clock: at least a little, for who waits for it.
+func (g *Grant) left(until deadline) time.Duration {
+	return max(until.boot-g.options.Clock.Boot(), time.Millisecond)
 }
 
 // beat renews the hold every third of its TTL, and three times as often after a failure, until it is lost or beating ends.
@@ -129,19 +154,19 @@ func (g *Grant) beat(beating context.Context, until deadline) {
 			return
 		}
 		next := g.deadline()
-		ctx, cancel := context.WithTimeout(beating, min(every, max(until.boot-g.options.Clock.Boot(), time.Millisecond)))
+		ctx, cancel := context.WithTimeout(beating, min(every, g.left(until)))
 		err := g.hold.Renew(ctx)
 		cancel()
 		switch {
 		case err == nil:
 			until, failed = next, nil
-			timer.Reset(every)
+			timer.Reset(min(every, g.left(until))) // at once where we were paused in the middle of it
 		case errors.Is(err, ErrLost):
 			g.lose(err)
 			return
 		default:
 			failed = err
-			timer.Reset(min(every/3, max(until.boot-g.options.Clock.Boot(), time.Millisecond)))
+			timer.Reset(min(every/3, g.left(until)))
 		}
 	}
 }
@@ -180,10 +205,16 @@ func (g *Grant) Err() error {
 }
 
 // Release ends the heartbeat and gives the lock back. It fails with [ErrLost] where the lock was lost before. If ctx ends first, or the
-// service cannot be reached, the hold runs out with its TTL. To release twice is no error.
+// service cannot be reached, the hold runs out with its TTL, and to release it may be tried again. To release twice is no error.
 func (g *Grant) Release(ctx context.Context) error {
 	g.stop()
 	<-g.stopped
+	select {
+	case g.releasing <- struct{}{}:
+		defer func() { <-g.releasing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	err := g.hold.Release(ctx)
 	if lost := g.Err(); lost != nil {
 		return lost

@@ -242,6 +242,48 @@ func testCrash(b *bench) {
 	b.release(next)
 }
 
+// testStalled: no call outlasts its context because the service does not answer; what becomes of it then is not known.
+func testStalled(b *bench) {
+	c, other := b.client(), b.client()
+	h := c.acquire("a", b.TTL, soon)
+	c.pause()
+	cause := errors.New("no longer wanted")
+	for what, call := range map[string]func(context.Context) error{
+		"Renew":   h.Renew,
+		"Release": h.Release,
+		"Acquire": func(ctx context.Context) error {
+			_, err := c.Acquire(ctx, locks.Request{Holder: "b", TTL: b.TTL})
+			if err != nil && !errors.Is(err, cause) {
+				err = fmt.Errorf("%w, and not the cause of its context", err)
+			}
+			return err
+		},
+	} {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 200*time.Millisecond, cause)
+		done := make(chan error, 1)
+		go func() { done <- call(ctx) }()
+		var err error
+		select {
+		case err = <-done:
+		case <-time.After(3 * time.Second):
+			b.Errorf("%s goes on, though its context has ended long ago", what)
+			err = context.Cause(ctx)
+		}
+		cancel()
+		if err == nil {
+			b.Errorf("%s: it was done, and cannot have been", what)
+		} else if errors.Is(err, locks.ErrLost) {
+			b.Errorf("%s: %v; that is more than can be known", what, err)
+		} else {
+			b.Logf("%s without an answer: %v", what, err)
+		}
+	}
+	c.wake()
+	next := other.acquire("c", b.long(), 2*(b.TTL+b.Late)+soon)
+	b.higher(next.Token(), h.Token())
+	b.release(next)
+}
+
 // testDeleted: the tokens grow on where somebody tidied up in between.
 func testDeleted(b *bench) {
 	if b.lock.Delete == nil {

@@ -87,6 +87,7 @@ func Run(t *testing.T, e Engine) {
 			{"GivenUpAtAnyMoment", testGivenUpAtAnyMoment},
 			{"Waiting", testWaiting},
 			{"Crash", testCrash},
+			{"Stalled", testStalled},
 			{"HandOvers", testHandOvers},
 			{"Deleted", testDeleted},
 		} {
