@@ -50,7 +50,9 @@ func (x *exchange) takeLock() error {
 		return nil
 	case err != nil:
 		return x.lockFailed(err)
-	case l.From != "":
+	case l.Again:
+		x.h.metrics.lock("renewed")
+	case l.TakenOver:
 		x.h.metrics.lock("taken_over")
 		x.h.Log.Warn("a lock was taken over: its holder had not released it, and was not heard of for its TTL",
 			"resource", l.Resource, "from", l.From, "token", l.Token, "holder", l.Holder, "client", x.r.RemoteAddr, "request", x.id)

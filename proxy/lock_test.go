@@ -162,7 +162,7 @@ func mustCount(t *testing.T, r *prometheus.Registry, want map[string]float64) {
 // TestLockAgain: a client that has lost the answer asks again with its id, by whatever channel names it, and has its lock. Nobody else does.
 func TestLockAgain(t *testing.T) {
 	t.Parallel()
-	f, _, _, _ := lockFixture(t, func(*Config) {})
+	f, _, metrics, _ := lockFixture(t, func(*Config) {})
 	id := "X-Fence-Lease: " + strings.Repeat("a", 32)
 	for range 2 {
 		if l := f.lease("POST", "/b/named/7/x?fence&lease=30s", id, "X-Fence-Holder: a"); l.Token != 1 || "X-Fence-Lease: "+l.Lease != id || l.TakenOver {
@@ -176,6 +176,7 @@ func TestLockAgain(t *testing.T) {
 	if e, err := f.fence.Highest(t.Context(), "b/named/7"); err != nil || e.Token != 0 {
 		t.Errorf("a lock has raised the fence: %+v, %v", e, err)
 	}
+	mustCount(t, metrics, map[string]float64{"taken": 1, "renewed": 1, "lost": 1, "held": 2})
 }
 
 func TestLockRefusals(t *testing.T) {

@@ -55,7 +55,8 @@ type Lease struct {
 	Since     time.Time // for people, as all clocks of proxies
 	Expires   time.Time // for people; if it is not renewed
 	TakenOver bool      // the holder before had not released it
-	From      string    // that holder, where Take has just taken it over; "" where it is told again
+	From      string    // that holder, where Take has just taken it over
+	Again     bool      // Take found it standing: its client had lost the answer
 }
 
 func (r LockRow) lease(resource string) Lease {

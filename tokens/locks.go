@@ -79,7 +79,8 @@ func (l *Locks) Take(ctx context.Context, q LockRequest) (Lease, error) {
 		return Lease{}, err
 	}
 	lease := row.lease(q.Resource)
-	if row.TakenOver && before.Lease != row.Lease {
+	lease.Again = before.Lease == row.Lease
+	if row.TakenOver && !lease.Again {
 		lease.From = before.Holder
 	}
 	return lease, nil

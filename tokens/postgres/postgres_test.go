@@ -143,7 +143,8 @@ func TestOpenRefuses(t *testing.T) {
 
 	p.Execute(name, "UPDATE fenceproxy.registry_version SET version = 99")
 	refused(t, Options{DSN: r.store.options.DSN, Create: true}, ErrNewer, "version 99", "nothing was changed")
-	p.Execute(name, "UPDATE fenceproxy.registry_version SET version = 1; DELETE FROM fenceproxy.registry; UPDATE fenceproxy.counters SET incarnation = 1")
+	p.Execute(name, fmt.Sprintf("UPDATE fenceproxy.registry_version SET version = %d", len(versions)))
+	p.Execute(name, "DELETE FROM fenceproxy.registry; UPDATE fenceproxy.counters SET incarnation = 1")
 	refused(t, Options{DSN: r.store.options.DSN, Create: true}, nil, "damaged")
 }
 
@@ -331,8 +332,8 @@ func TestUpgrade(t *testing.T) {
 	refused(t, Options{DSN: dsn}, ErrNewer)
 
 	versions = append(slices.Clone(was), "", "CREATE TABLE fenceproxy.broken (x int); SELECT 1/0")
-	refused(t, Options{DSN: dsn}, nil, "upgrade the schema to version 3")
-	if v := p.Value(name, "SELECT version FROM fenceproxy.registry_version"); v != "2" {
+	refused(t, Options{DSN: dsn}, nil, fmt.Sprintf("upgrade the schema to version %d", len(was)+2))
+	if v := p.Value(name, "SELECT version FROM fenceproxy.registry_version"); v != fmt.Sprint(len(was)+1) {
 		t.Errorf("a step failed, and the version is %s", v)
 	}
 }
