@@ -49,6 +49,10 @@ func (h *hold) Release(ctx context.Context) error {
 		return nil
 	}
 	err := do(ctx, h.session, func(c *zk.Conn) error { return c.Delete(h.node, -1) })
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		h.session.end(errUnanswered)
+		return h.failed("release", err)
+	}
 	h.session.end(errReleased)
 	if err != nil {
 		return h.failed("release", err)
@@ -58,9 +62,11 @@ func (h *hold) Release(ctx context.Context) error {
 }
 
 func (h *hold) failed(what string, err error) error {
-	if errors.Is(err, zk.ErrNoNode) {
+	why := h.session.reason()
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
 		err = errors.New("its node is gone: its session has expired, or somebody has deleted it")
-	} else if h.session.reason() == nil || !errors.Is(err, h.session.reason()) {
+	case why == nil || why == errUnanswered || !errors.Is(err, why): // not known to be over
 		return fmt.Errorf("the lock %s: cannot %s it: %w", h.session.lock.path, what, err)
 	}
 	return fmt.Errorf("%w: the lock %s: %w", locks.ErrLost, h.session.lock.path, err)

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -165,6 +166,11 @@ func testLostAnswers(t *testing.T, server *servers.ZooKeeper) {
 			t.Fatalf("an answer that did not come: %v", err)
 		} else {
 			t.Log(err)
+		}
+		for what, call := range map[string]func(context.Context) error{"Release": h.Release, "Renew": h.Renew} {
+			if err := call(t.Context()); !errors.Is(err, errUnanswered) || errors.Is(err, locks.ErrLost) {
+				t.Errorf("%s after a release that was not answered: %v", what, err)
+			}
 		}
 		release(t, take(t, s, 10*time.Second))
 	})

@@ -15,10 +15,11 @@ import (
 
 // Why a session is over.
 var (
-	errClosed   = errors.New("the lock was closed")
-	errReleased = errors.New("it was released")
-	errIdle     = errors.New("it was not renewed for its TTL")
-	errExpired  = errors.New("its session has expired: ZooKeeper has not heard of this process for its TTL")
+	errClosed     = errors.New("the lock was closed")
+	errReleased   = errors.New("it was released")
+	errUnanswered = errors.New("it was released, but no answer came; at the latest it comes free with its TTL")
+	errIdle       = errors.New("it was not renewed for its TTL")
+	errExpired    = errors.New("its session has expired: ZooKeeper has not heard of this process for its TTL")
 )
 
 // A session is one of ours with the ensemble. The library connects it anew as often as it has to; but where the session has expired, it would
