@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	fencelock "github.com/fenceproxy/fenceproxy/tokens/locks/fence"
 )
 
 // What `fenceproxy run` exits with when it is not the command's own code. Like timeout(1), env(1) and the shells have it.
@@ -55,6 +57,7 @@ and keeps the lock until the command ends. The command needs to know nothing of 
   FENCE_RESOURCE              what the token fences, where that is known (--resource, --announce, fence://)
   AWS_ENDPOINT_URL            the proxy of --endpoint, with the token in its path
   AWS_SESSION_TOKEN           the token once more, for clients that do not take the endpoint from there
+  AWS_CA_BUNDLE               the certificates to trust, if the lock's URL names a file
 
 The token is fixed when the command starts. If the lock is lost, the command gets a SIGTERM, and a SIGKILL
 after --kill-after; until then, and with --on-lost keep, the fence refuses its writes as soon as somebody
@@ -105,7 +108,8 @@ type runner struct {
 	lock    string // its URL as it may be shown
 	service locks.Service
 	log     *runLog
-	fence   *fenceCaller // nil where there is no --endpoint
+	proxy   *fencelock.Proxy // nil where no --endpoint is known
+	ca      string           // a file of certificates to trust at the proxy, where the lock's URL has one
 	report  *runReport
 }
 
@@ -139,8 +143,13 @@ func newRunner(o runOptions, command []string, errOut io.Writer) (*runner, error
 // findProxy prepares what talks to the proxy, if there is one to talk to.
 func (r *runner) findProxy() (err error) {
 	o := &r.options
-	if p, ok := r.service.(interface{ Endpoint() string }); ok && o.endpoint == "" {
-		o.endpoint = p.Endpoint()
+	if o.announce != "" {
+		if bucket, key, _ := strings.Cut(o.announce, "/"); bucket == "" || key == "" {
+			return fmt.Errorf("--announce %q: it is bucket/key", o.announce)
+		}
+	}
+	if p, ok := r.service.(interface{ Endpoint() (url, ca string) }); ok && o.endpoint == "" {
+		o.endpoint, r.ca = p.Endpoint()
 	}
 	if o.endpoint == "" {
 		if o.announce != "" {
@@ -148,13 +157,11 @@ func (r *runner) findProxy() (err error) {
 		}
 		return nil
 	}
-	u, err := url.Parse(o.endpoint)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.User != nil || strings.Trim(u.Path, "/") != "" {
-		return fmt.Errorf("--endpoint %q is not the URL of a proxy: it looks like http://127.0.0.1:9000", o.endpoint)
+	o.endpoint = strings.TrimRight(o.endpoint, "/")
+	if r.proxy, err = fencelock.NewProxy(o.endpoint, r.ca); err != nil {
+		return fmt.Errorf("--endpoint %q: %w", o.endpoint, err)
 	}
-	o.endpoint = u.Scheme + "://" + u.Host
-	r.fence, err = newFenceCaller(o.endpoint, o.announce)
-	return err
+	return nil
 }
 
 // run takes the lock, runs the command, and gives the lock back.
@@ -291,32 +298,6 @@ func (r *runner) warn(ctx context.Context) {
 	}
 }
 
-// raise announces the token to the proxy.
-func (r *runner) raise(ctx context.Context, g *locks.Grant) error {
-	if r.options.announce == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, max(r.options.wait, r.options.ttl))
-	defer cancel()
-	ctx, lost := context.WithCancelCause(ctx)
-	defer lost(nil)
-	go func() {
-		select {
-		case <-g.Lost():
-			lost(g.Err())
-		case <-ctx.Done():
-		}
-	}()
-	resource, err := r.fence.announce(ctx, g.Token(), g.Holder())
-	if err != nil {
-		return err
-	}
-	if r.options.resource == "" {
-		r.options.resource = resource
-	}
-	return nil
-}
-
 func (r *runner) release(g *locks.Grant) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(r.options.ttl, 10*time.Second))
 	defer cancel()
@@ -407,13 +388,16 @@ func describe(o locks.Other) string {
 // environment is what the command gets: what run sets comes last, and what would win over it is taken out.
 func (r *runner) environment(g *locks.Grant) []string {
 	set := []string{fmt.Sprintf("FENCE_TOKEN=%d", g.Token()), "FENCE_HOLDER=" + g.Holder()}
-	if r.options.resource != "" {
-		set = append(set, "FENCE_RESOURCE="+r.options.resource)
+	if resource := cmp.Or(r.options.resource, g.Resource()); resource != "" {
+		set = append(set, "FENCE_RESOURCE="+resource)
 	}
 	claim := fmt.Sprintf("fence=%d;holder=%s", g.Token(), g.Holder())
 	set = append(set, "AWS_SESSION_TOKEN="+claim)
 	if r.options.endpoint != "" {
 		set = append(set, fmt.Sprintf("AWS_ENDPOINT_URL=%s/~fence/%d;holder=%s", r.options.endpoint, g.Token(), url.PathEscape(g.Holder())))
+	}
+	if r.ca != "" {
+		set = append(set, "AWS_CA_BUNDLE="+r.ca)
 	}
 	out := []string{"FENCE_RESOURCE", "AWS_SECURITY_TOKEN"} // the second is the old name of AWS_SESSION_TOKEN
 	if r.options.endpoint != "" {

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/etcd"
+	fencelock "github.com/fenceproxy/fenceproxy/tokens/locks/fence"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/zookeeper"
 )
 
 // A lockForm is a kind of lock that run knows.
@@ -17,7 +20,22 @@ type lockForm struct {
 	open   func(url string) (locks.Service, error)
 }
 
-var lockKinds = []lockForm{}
+var lockKinds = []lockForm{
+	{"fence", "fence://HOST:9000/BUCKET/KEY", "issued by the proxy itself, above all it has seen", opens(fencelock.Open)},
+	{"etcd", "etcd://HOST:2379[,…]/NAME", "a revision of the cluster, as etcdctl lock has it", opens(etcd.Open)},
+	{"zookeeper", "zookeeper://HOST:2181[,…]/PATH", "the czxid of the holder's node", opens(zookeeper.Open)},
+}
+
+// opens makes a driver's Open return what all drivers return.
+func opens[S locks.Service](open func(string) (S, error)) func(string) (locks.Service, error) {
+	return func(text string) (locks.Service, error) {
+		s, err := open(text)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+}
 
 // lockForms lists them for the help.
 func lockForms() string {

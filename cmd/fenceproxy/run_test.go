@@ -377,9 +377,9 @@ func TestRunAnnounce(t *testing.T) {
 	}
 	for code, says := range map[string]string{
 		"StaleToken":    "its counter has gone back",
-		"TokenConflict": "the same token to two holders",
+		"TokenConflict": "to two holders",
 		"TokenTooFar":   "fences raise",
-		"TokenRequired": "was refused: token 1 is below 34",
+		"TokenRequired": "412 TokenRequired: ",
 	} {
 		answers <- refusal(412, code, "token 1 is below 34")
 		out, said := startRun(t, dir, nil, args...).mustEnd(exitRunFailed)
@@ -390,7 +390,7 @@ func TestRunAnnounce(t *testing.T) {
 		<-asked
 	}
 	answers <- func(w http.ResponseWriter) { fmt.Fprint(w, "<ok/>") }
-	if _, said := startRun(t, dir, nil, args...).mustEnd(exitRunFailed); !strings.Contains(said, "does not answer as a fenceproxy does") {
+	if _, said := startRun(t, dir, nil, args...).mustEnd(exitRunFailed); !strings.Contains(said, "is not that of a fenceproxy") {
 		t.Error(said)
 	}
 }

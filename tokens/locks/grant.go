@@ -191,6 +191,14 @@ func (g *Grant) Token() tokens.Token { return g.hold.Token() }
 // Holder is the name under which the lock is held.
 func (g *Grant) Holder() string { return g.options.Holder }
 
+// Resource is what the token fences, where the lock service knows it, as a proxy's own lock does; else "".
+func (g *Grant) Resource() string {
+	if h, ok := g.hold.(interface{ Resource() string }); ok {
+		return h.Resource()
+	}
+	return ""
+}
+
 // TakenOver says that the holder before had not released the lock, where the service lets one know; else false.
 func (g *Grant) TakenOver() bool { return g.hold.TakenOver() }
 

@@ -31,7 +31,7 @@ func (s *Service) Acquire(ctx context.Context, r locks.Request) (locks.Hold, err
 	for {
 		l, err := s.call(ctx, http.MethodPost, r.TTL.String(), "X-Fence-Lease", id, "X-Fence-Holder", r.Holder)
 		if err == nil {
-			return &hold{service: s, id: id, token: l.Token, takenOver: l.TakenOver}, nil
+			return &hold{service: s, id: id, token: l.Token, resource: l.Resource, takenOver: l.TakenOver}, nil
 		}
 		w.open = w.open || unknown(err) && !noService(err)
 		if ctx.Err() == nil && !w.goesOn(err) {
@@ -56,7 +56,7 @@ type wait struct {
 
 // goesOn says whether to ask again after this.
 func (w *wait) goesOn(err error) bool {
-	var refused *refusal
+	var refused *Refusal
 	switch {
 	case errors.As(err, &refused) && refused.held != nil:
 		w.heard, w.answered = time.Now(), true
@@ -111,6 +111,7 @@ type hold struct {
 	service   *Service
 	id        string
 	token     tokens.Token
+	resource  string
 	takenOver bool
 
 	mu       sync.Mutex
@@ -119,6 +120,9 @@ type hold struct {
 
 // Token implements [locks.Hold].
 func (h *hold) Token() tokens.Token { return h.token }
+
+// Resource is what the token fences: see [locks.Grant.Resource].
+func (h *hold) Resource() string { return h.resource }
 
 // TakenOver implements [locks.Hold].
 func (h *hold) TakenOver() bool { return h.takenOver }

@@ -38,18 +38,56 @@ var errForm = errors.New("it has the form fence://HOST:9000/BUCKET/KEY, and may 
 
 // A Service is one lock of a proxy. It implements [locks.Service].
 type Service struct {
-	url         url.URL // of the key, without a query
-	client      *http.Client
-	credentials aws.CredentialsProvider // may find none
-	region      string
-	signer      *v4.Signer
+	*Proxy
+	url url.URL // of the key, without a query
+	ca  string  // of the URL
 }
 
 // Open reads the URL of a lock, and asks nobody yet.
 func Open(text string) (*Service, error) {
-	u, transport, err := parse(text)
+	u, ca, err := parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the proxy's lock: %w", err)
+	}
+	p, err := newProxy(u.Scheme, u.Host, ca)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{Proxy: p, url: *u, ca: ca}, nil
+}
+
+// Endpoint is where the proxy is: its URL without a path, and the file of certificates to trust that the lock's URL names, or "".
+func (s *Service) Endpoint() (url, ca string) { return s.url.Scheme + "://" + s.url.Host, s.ca }
+
+// A Proxy is one that is asked for its fences and its locks, with the credentials that the AWS SDKs would find.
+type Proxy struct {
+	scheme, host string
+	client       *http.Client
+	credentials  aws.CredentialsProvider // may find none
+	region       string
+	signer       *v4.Signer
+}
+
+// NewProxy returns the proxy at an endpoint, http://HOST:9000 or https://HOST:9000, and asks nobody yet. ca is a file of certificates to trust;
+// "": that of AWS_CA_BUNDLE, or those of the system.
+func NewProxy(endpoint, ca string) (*Proxy, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.User != nil || strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("the proxy's endpoint looks like http://127.0.0.1:9000")
+	}
+	return newProxy(u.Scheme, u.Host, ca)
+}
+
+func newProxy(scheme, host, ca string) (*Proxy, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if scheme == "https" {
+		if ca == "" {
+			ca = os.Getenv("AWS_CA_BUNDLE") // which the same program's S3 client goes by
+		}
+		var err error
+		if transport.TLSClientConfig, err = trust.Load(ca, "", ""); err != nil {
+			return nil, err
+		}
 	}
 	// Those of a machine's role are none that a proxy knows the secret of, and to ask for them takes seconds where there are none.
 	cfg, err := config.LoadDefaultConfig(context.Background(), config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
@@ -59,8 +97,8 @@ func Open(text string) (*Service, error) {
 	if cfg.Region == "" {
 		cfg.Region = defaultRegion
 	}
-	return &Service{
-		url: *u, credentials: cfg.Credentials, region: cfg.Region,
+	return &Proxy{
+		scheme: scheme, host: host, credentials: cfg.Credentials, region: cfg.Region,
 		signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }), // as S3 has it
 		client: &http.Client{
 			Transport:     transport,
@@ -70,15 +108,15 @@ func Open(text string) (*Service, error) {
 }
 
 // Close lets go of the connections.
-func (s *Service) Close() error {
-	s.client.CloseIdleConnections()
+func (p *Proxy) Close() error {
+	p.client.CloseIdleConnections()
 	return nil
 }
 
 // parse reads a URL. Its errors never quote it: somebody may have put a password where none belongs.
-func parse(text string) (*url.URL, *http.Transport, error) {
-	wrong := func(what string) (*url.URL, *http.Transport, error) {
-		return nil, nil, fmt.Errorf("%s: %w", what, errForm)
+func parse(text string) (_ *url.URL, ca string, err error) {
+	wrong := func(what string) (*url.URL, string, error) {
+		return nil, "", fmt.Errorf("%s: %w", what, errForm)
 	}
 	u, err := url.Parse(text)
 	switch {
@@ -94,7 +132,6 @@ func parse(text string) (*url.URL, *http.Transport, error) {
 	if err != nil {
 		return wrong("what follows the ? cannot be read")
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
 	host := &url.URL{Scheme: "http", Host: u.Host, Path: u.Path, RawPath: u.RawPath}
 	for name, values := range query {
 		switch {
@@ -106,18 +143,11 @@ func parse(text string) (*url.URL, *http.Transport, error) {
 	}
 	if query.Get("tls") == "true" {
 		host.Scheme = "https"
-		ca := query.Get("ca")
-		if ca == "" {
-			ca = os.Getenv("AWS_CA_BUNDLE") // which the same program's S3 client goes by
-		}
-		if transport.TLSClientConfig, err = trust.Load(ca, "", ""); err != nil {
-			return nil, nil, err
-		}
 	} else if query.Has("ca") {
 		return wrong("ca is for TLS: say tls=true")
 	}
 	if host.Port() == "" {
 		host.Host = net.JoinHostPort(host.Hostname(), defaultPort)
 	}
-	return host, transport, nil
+	return host, query.Get("ca"), nil
 }

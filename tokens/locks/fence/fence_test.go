@@ -117,7 +117,7 @@ func TestConformanceOfAFleet(t *testing.T) {
 
 func conformFleet(t *testing.T, registry string) {
 	config := "registry: " + registry + `
-backends: {s3: {type: s3, endpoint: "http://127.0.0.1:1", region: us-east-1, access_key: a, secret_key: b}}
+backends: {s3: {type: s3, endpoint: "http://127.0.0.1:1", region: us-east-1, path_style: true, access_key: a, secret_key: b}}
 buckets: [{name: "*", backend: s3}]
 `
 	proxies := []*proxy{startProxy(t, config), startProxy(t, config)}

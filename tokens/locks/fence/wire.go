@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ const maxAnswer = 64 << 10
 
 // A lease is what the proxy says of the lock to its holder, and, without lease, to others.
 type lease struct {
+	Resource  string       `json:"resource"`
 	Token     tokens.Token `json:"token"`
 	Lease     string       `json:"lease"`
 	Holder    string       `json:"holder"`
@@ -34,19 +36,19 @@ type lease struct {
 	Since     time.Time    `json:"since"`
 }
 
-// A refusal is an answer that is no success.
-type refusal struct {
-	status  int
-	name    string // X-Fence-Error
-	message string
+// A Refusal is an answer that is no success.
+type Refusal struct {
+	Status  int    // of HTTP
+	Name    string // X-Fence-Error; docs/answers.md lists them. "" where something else has answered
+	Message string // the proxy's
 	held    *lease // by whom, where the lock is
 	cause   error  // why the request was not signed, where it was not, and should have been
 }
 
-func (e *refusal) Error() string {
-	what := fmt.Sprintf("%d %s", e.status, e.name)
-	if e.message != "" {
-		what += ": " + e.message
+func (e *Refusal) Error() string {
+	what := strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Name))
+	if e.Message != "" {
+		what += ": " + e.Message
 	}
 	if e.cause != nil {
 		return fmt.Sprintf("%s (the request was not signed: %v)", what, e.cause)
@@ -56,14 +58,14 @@ func (e *refusal) Error() string {
 
 // unknown says whether an error leaves open what has become of the request, or may be gone when it is made again.
 func unknown(err error) bool {
-	var r *refusal
-	return !errors.As(err, &r) || r.status >= 500
+	var r *Refusal
+	return !errors.As(err, &r) || r.Status >= 500
 }
 
 // lost makes the contract's error of the proxy's word that a lease is over.
 func lost(err error) error {
-	var r *refusal
-	if errors.As(err, &r) && r.name == "LeaseLost" {
+	var r *Refusal
+	if errors.As(err, &r) && r.Name == "LeaseLost" {
 		return fmt.Errorf("%w: %w", locks.ErrLost, err)
 	}
 	return err
@@ -71,41 +73,70 @@ func lost(err error) error {
 
 // call makes one request for the lock, and returns what is said of it if it is a success.
 func (s *Service) call(ctx context.Context, method, parameter string, headers ...string) (*lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	u := s.url
 	u.RawQuery = url.Values{"fence": {""}, "lease": {parameter}}.Encode()
+	var l *lease
+	err := s.ask(ctx, method, &u, headers, func(resp *http.Response, text []byte) (err error) {
+		l, err = read(resp, text)
+		return err
+	})
+	return l, err
+}
+
+// Announce raises the fence of a key to a token, and returns the resource that it fences, as PUT ?fence does: when it has come back, no write
+// with a lower token takes effect. Nothing is written. It fails with a [*Refusal] where the proxy has said no.
+func (p *Proxy) Announce(ctx context.Context, bucket, key string, t tokens.Token, holder string) (resource string, err error) {
+	u := &url.URL{Scheme: p.scheme, Host: p.host, Path: "/" + bucket + "/" + key, RawQuery: "fence="}
+	var entry struct {
+		Resource string `json:"resource"`
+	}
+	headers := []string{"X-Fence-Token", strconv.FormatInt(int64(t), 10), "X-Fence-Holder", holder}
+	err = p.ask(ctx, http.MethodPut, u, headers, func(resp *http.Response, text []byte) error {
+		if resp.StatusCode != http.StatusOK {
+			return refused(resp, text)
+		}
+		if json.Unmarshal(text, &entry) != nil || entry.Resource == "" {
+			return notOurs(resp)
+		}
+		return nil
+	})
+	return entry.Resource, err
+}
+
+// ask makes one request, signed where there are credentials, and has its answer read.
+func (p *Proxy) ask(ctx context.Context, method string, u *url.URL, headers []string, read func(*http.Response, []byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
 	if err != nil {
-		return nil, err
+		return withoutURL(err)
 	}
 	r.Header.Set("Accept", "application/json")
 	r.Header.Set("User-Agent", "fenceproxy-lock")
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	unsigned, err := s.sign(ctx, r)
+	unsigned, err := p.sign(ctx, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	resp, err := s.client.Do(r)
+	resp, err := p.client.Do(r)
 	if err != nil {
-		return nil, fmt.Errorf("the proxy at %s: %w", s.url.Host, withoutURL(err))
+		return fmt.Errorf("the proxy at %s: %w", p.host, withoutURL(err))
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the proxy at %s: its answer broke off: %w", s.url.Host, err)
+		return fmt.Errorf("the proxy at %s: its answer broke off: %w", p.host, err)
 	}
-	l, err := read(resp, text)
-	if err != nil {
-		var refused *refusal
-		if errors.As(err, &refused) && refused.status == http.StatusForbidden && refused.name == "" {
+	if err := read(resp, text); err != nil {
+		var refused *Refusal
+		if errors.As(err, &refused) && refused.Status == http.StatusForbidden && refused.Name == "" {
 			refused.cause = unsigned
 		}
-		return nil, fmt.Errorf("the proxy at %s: %w", s.url.Host, err)
+		return fmt.Errorf("the proxy at %s: %w", p.host, err)
 	}
-	return l, nil
+	return nil
 }
 
 // withoutURL takes the URL out of an error of net/http: it has the id of the lease in it, with which anybody could end it.
@@ -118,8 +149,8 @@ func withoutURL(err error) error {
 }
 
 // sign signs a request where there are credentials, and says why there are none.
-func (s *Service) sign(ctx context.Context, r *http.Request) (unsigned, err error) {
-	who, err := s.credentials.Retrieve(ctx)
+func (p *Proxy) sign(ctx context.Context, r *http.Request) (unsigned, err error) {
+	who, err := p.credentials.Retrieve(ctx)
 	if err != nil {
 		return err, context.Cause(ctx)
 	}
@@ -127,7 +158,7 @@ func (s *Service) sign(ctx context.Context, r *http.Request) (unsigned, err erro
 		who.SessionToken = ""
 	}
 	r.Header.Set("X-Amz-Content-Sha256", emptyHash)
-	return nil, s.signer.SignHTTP(ctx, who, r, emptyHash, "s3", s.region, time.Now())
+	return nil, p.signer.SignHTTP(ctx, who, r, emptyHash, "s3", p.region, time.Now())
 }
 
 func read(resp *http.Response, text []byte) (*lease, error) {
@@ -138,15 +169,23 @@ func read(resp *http.Response, text []byte) (*lease, error) {
 		return &l, nil
 	case http.StatusOK:
 		if err := json.Unmarshal(text, &l); err != nil || l.Token < 1 || l.Lease == "" {
-			return nil, &refusal{status: resp.StatusCode, message: "its answer is not that of a fenceproxy: is the address right?"}
+			return nil, notOurs(resp)
 		}
 		return &l, nil
 	case http.StatusLocked:
 		if err := json.Unmarshal(text, &l); err == nil && name == "LockHeld" {
-			return nil, &refusal{status: resp.StatusCode, name: name, message: fmt.Sprintf("held by %q", l.Holder), held: &l}
+			return nil, &Refusal{Status: resp.StatusCode, Name: name, Message: fmt.Sprintf("held by %q", l.Holder), held: &l}
 		}
 	}
-	return nil, &refusal{status: resp.StatusCode, name: name, message: message(text)}
+	return nil, refused(resp, text)
+}
+
+func refused(resp *http.Response, text []byte) error {
+	return &Refusal{Status: resp.StatusCode, Name: resp.Header.Get("X-Fence-Error"), Message: message(text)}
+}
+
+func notOurs(resp *http.Response) error {
+	return &Refusal{Status: resp.StatusCode, Message: "its answer is not that of a fenceproxy: is the address right?"}
 }
 
 // message finds what people are told: in a problem document, or in S3's XML where something else answers.
