@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -255,19 +258,88 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
+// A deafening relay stands before the server. Connections that were open when it was told to deafen deliver commands, and no answers.
+type relay struct {
+	net.Listener
+	target string
+	tasks  sync.WaitGroup
+
+	mu   sync.Mutex // guards the rest
+	deaf map[net.Conn]bool
+}
+
+func startRelay(t testing.TB, target string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{Listener: l, target: target, deaf: make(map[net.Conn]bool)}
+	r.tasks.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.tasks.Go(func() { r.serve(client) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); r.tasks.Wait() })
+	return r
+}
+
+func (r *relay) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	r.deaf[client] = false
+	r.mu.Unlock()
+	r.tasks.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	})
+	buffer := make([]byte, 4096)
+	for {
+		n, err := server.Read(buffer)
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		if !r.deaf[client] {
+			_, _ = client.Write(buffer[:n])
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *relay) deafen() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.deaf {
+		r.deaf[c] = true
+	}
+}
+
 // TestAnswerLost: the server has given the lock, and the answer is lost. It is given back, and not left to run out.
 func TestAnswerLost(t *testing.T) {
 	server := servers.StartRedis(t, servers.RedisOptions{})
-	s := client(t, server)
-	server.Do("SET", "jobs/7", "1 id 1 first", "PX", "300000") // so that the connection is there, and the next answer is awaited
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	_, err := s.Acquire(ctx, locks.Request{Holder: "a", TTL: 5 * time.Minute, Waiting: func(locks.Other) {
-		server.Do("DEL", "jobs/7")
-		cancel()
-	}})
-	if !errors.Is(err, context.Canceled) {
+	between := startRelay(t, server.Address)
+	s := open(t, "redis://"+between.Addr().String()+"/jobs/7")
+	defer s.Close()
+	if err := acquire(t, s, "a", 5*time.Minute).Release(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	between.deafen()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.Acquire(ctx, locks.Request{Holder: "a", TTL: 5 * time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if counter := server.Do("GET", "{jobs/7}:token"); counter != "2" {
+		t.Fatalf("the counter stands at %v: the lock was not given, and nothing is shown", counter)
 	}
 	if left := server.Do("GET", "jobs/7"); left != nil {
 		t.Errorf("the lock is kept by somebody who does not know it: %v", left)
@@ -318,6 +390,20 @@ func TestGivesUpOnServer(t *testing.T) {
 	_, err := s.Acquire(ctx, locks.Request{Holder: "a", TTL: time.Second, Waiting: func(locks.Other) { server.Kill() }})
 	if err == nil || ctx.Err() != nil || time.Since(began) < time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
+	}
+}
+
+// TestPasses: what a server says while it starts is no reason to give up waiting.
+func TestPasses(t *testing.T) {
+	for err, want := range map[error]bool{
+		explain(fmt.Errorf("redis at h: %w", resp.Error("LOADING Redis is loading the dataset in memory"))): true,
+		resp.Error("BUSY Redis is busy running a script."):                                                  true,
+		resp.Error("NOAUTH Authentication required."):                                                       false,
+		errors.New("connection refused"):                                                                    false,
+	} {
+		if passes(err) != want {
+			t.Errorf("%v: %v", err, !want)
+		}
 	}
 }
 
