@@ -50,6 +50,7 @@ var allowed = map[string][]string{
 	"tokens/locks/fence":     {"internal/trust", "tokens", "tokens/locks"},
 	"tokens/locks/etcd":      {"internal/trust", "tokens", "tokens/locks"},
 	"tokens/locks/lockstest": {"tokens", "tokens/locks"},
+	"tokens/locks/postgres":  {"tokens", "tokens/locks"},
 	"tokens/locks/redis":     {"internal/resp", "internal/trust", "tokens", "tokens/locks"},
 	"internal/resp":          {},
 	"internal/demo":          {"tokens", "tokens/locks"},
