@@ -86,7 +86,7 @@ not started; 126, 127: the command could not be started, or was not found.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitRunFailed, err} })
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what comes after the command is the command's
-	f.StringVar(&o.lock, "lock", "", "`URL` of the lock")
+	f.StringVar(&o.lock, "lock", "", "`URL` of the lock (default: "+lockVariable+", which others do not see)")
 	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "after which a holder that is not heard of loses the lock; it is renewed every third of it")
 	f.DurationVar(&o.wait, "wait", 10*time.Minute, "how long to wait for the lock; 0 does not wait")
 	f.StringVar(&o.endpoint, "endpoint", "", "`URL` of the proxy, for the command (default with fence://: the proxy that has the lock)")
@@ -100,6 +100,9 @@ not started; 126, 127: the command could not be started, or was not found.`,
 	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]string{"term", "keep"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
+
+// lockVariable names the lock where --lock does not: a command line is there for all to see, and a lock's URL may have a password in it.
+const lockVariable = "FENCEPROXY_LOCK"
 
 // A runner is one `fenceproxy run`.
 type runner struct {
@@ -125,8 +128,9 @@ func newRunner(o runOptions, command []string, errOut io.Writer) (*runner, error
 	} else if _, err := tokens.ParseHolder(o.holder); err != nil {
 		return nil, fmt.Errorf("--holder: %w", err)
 	}
+	o.lock = cmp.Or(o.lock, os.Getenv(lockVariable))
 	if o.lock == "" {
-		return nil, errors.New("which lock? --lock URL says it; fenceproxy run --help lists the kinds there are")
+		return nil, errors.New("which lock? --lock URL says it, or " + lockVariable + "; fenceproxy run --help lists the kinds there are")
 	}
 	service, shown, err := openLock(o.lock)
 	if err != nil {
@@ -399,7 +403,7 @@ func (r *runner) environment(g *locks.Grant) []string {
 	if r.ca != "" {
 		set = append(set, "AWS_CA_BUNDLE="+r.ca)
 	}
-	out := []string{"FENCE_RESOURCE", "AWS_SECURITY_TOKEN"} // the second is the old name of AWS_SESSION_TOKEN
+	out := []string{"FENCE_RESOURCE", lockVariable, "AWS_SECURITY_TOKEN"} // the last is the old name of AWS_SESSION_TOKEN
 	if r.options.endpoint != "" {
 		out = append(out, "AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
 	}

@@ -7,8 +7,11 @@ import (
 	"strings"
 
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/consul"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/etcd"
 	fencelock "github.com/fenceproxy/fenceproxy/tokens/locks/fence"
+	postgreslock "github.com/fenceproxy/fenceproxy/tokens/locks/postgres"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/redis"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/zookeeper"
 )
 
@@ -23,6 +26,10 @@ type lockForm struct {
 var lockKinds = []lockForm{
 	{"fence", "fence://HOST:9000/BUCKET/KEY", "issued by the proxy itself, above all it has seen", opens(fencelock.Open)},
 	{"etcd", "etcd://HOST:2379[,…]/NAME", "a revision of the cluster, as etcdctl lock has it", opens(etcd.Open)},
+	{"consul", "consul://HOST:8500/NAME", "the ModifyIndex at which the lock was taken", opens(consul.Open)},
+	{"postgres", "postgres://HOST:5432/DATABASE/NAME", "an epoch, committed before it is used", opens(postgreslock.Open)},
+	{"redis", "redis://HOST:6379/NAME", "a counter, raised in the script that takes the lock", opens(redis.Open)},
+	{"rediss", "rediss://HOST:6379/NAME", "the same over TLS", opens(redis.Open)},
 	{"zookeeper", "zookeeper://HOST:2181[,…]/PATH", "the czxid of the holder's node", opens(zookeeper.Open)},
 }
 

@@ -210,6 +210,7 @@ func TestRunEnvironment(t *testing.T) {
 	inherited := []string{
 		"FENCE_TOKEN=99", "FENCE_HOLDER=x", "FENCE_RESOURCE=x", "AWS_ENDPOINT_URL=http://elsewhere", "AWS_ENDPOINT_URL_S3=http://elsewhere",
 		"AWS_SESSION_TOKEN=x", "AWS_SECURITY_TOKEN=x", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true", "KEPT=yes",
+		lockVariable + "=redis://x", // --lock wins, and the command has nothing to do with it
 	}
 	out, said := startRun(t, dir, inherited, "--holder", "node-1", "--endpoint", "http://127.0.0.1:9000/", "--", "env").mustEnd(0)
 	mustBeFree(t, dir)
@@ -219,7 +220,7 @@ func TestRunEnvironment(t *testing.T) {
 		case "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_DEFAULT_REGION":
 			continue // of the machine
 		}
-		if strings.HasPrefix(line, "FENCE_") || strings.HasPrefix(line, "KEPT") || strings.HasPrefix(line, "AWS_") {
+		if strings.HasPrefix(line, "FENCE") || strings.HasPrefix(line, "KEPT") || strings.HasPrefix(line, "AWS_") {
 			got = append(got, line)
 		}
 	}
@@ -234,7 +235,7 @@ func TestRunEnvironment(t *testing.T) {
 	if !strings.Contains(said, "token 1; waited ") || !strings.Contains(said, "the command ended with 0") {
 		t.Errorf("at the end run said %q", said)
 	}
-	out, _ = startRun(t, dir, nil, "--resource", "demo/jobs/7", "--", "sh", "-c", "echo $FENCE_TOKEN $FENCE_RESOURCE ${AWS_ENDPOINT_URL:-none}").mustEnd(0)
+	out, _ = startRun(t, dir, []string{lockVariable + "=test://" + dir}, "--lock", "", "--resource", "demo/jobs/7", "--", "sh", "-c", "echo $FENCE_TOKEN $FENCE_RESOURCE ${AWS_ENDPOINT_URL:-none}").mustEnd(0)
 	if out != "2 demo/jobs/7 none\n" {
 		t.Errorf("the second command printed %q", out)
 	}
