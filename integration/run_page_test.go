@@ -87,3 +87,24 @@ func TestRunPage(t *testing.T) {
 	}
 	sameNames(t, "keys of the report", listed, slices.Collect(maps.Keys(has)))
 }
+
+// TestLocksPage: docs/locks.md has a row and a section for each lock that `fenceproxy run` knows.
+func TestLocksPage(t *testing.T) {
+	t.Parallel()
+	help, _, _ := cli(t, "run", "--help")
+	page := mustRead(t, "../docs/locks.md")
+	kinds := regexp.MustCompile(`(?m)^  ([a-z]+)://`).FindAllStringSubmatch(help, -1)
+	if len(kinds) < 3 {
+		t.Errorf("the program knows the locks %q", kinds)
+	}
+	for _, kind := range kinds {
+		if !strings.Contains(page, "`"+kind[1]+"://") {
+			t.Errorf("docs/locks.md does not have %s://", kind[1])
+		}
+		kind[1] = strings.Replace(kind[1], "rediss", "redis", 1) // with TLS
+		row := regexp.MustCompile("(?m)^\\| \\[`" + kind[1] + "://.*$").FindString(page)
+		if row == "" || !regexp.MustCompile("(?m)^`"+kind[1]+"://").MatchString(page) {
+			t.Errorf("docs/locks.md has no row, or no section, for %s://", kind[1])
+		}
+	}
+}
