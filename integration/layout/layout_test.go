@@ -53,8 +53,10 @@ var allowed = map[string][]string{
 	"tokens/locks/etcd":      {"internal/trust", "tokens", "tokens/locks"},
 	"tokens/locks/lockstest": {"tokens", "tokens/locks"},
 	"tokens/locks/postgres":  {"tokens", "tokens/locks"},
-	"tokens/locks/redis":     {"internal/resp", "internal/trust", "tokens", "tokens/locks"},
+	"tokens/locks/redis":     {"internal/resp", "tokens", "tokens/locks", "tokens/locks/internal/node"},
 	"internal/resp":          {},
+
+	"tokens/locks/internal/node": {"internal/resp", "internal/trust", "tokens", "tokens/locks"},
 	"internal/demo":          {"tokens", "tokens/locks"},
 }
 

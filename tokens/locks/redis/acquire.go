@@ -6,11 +6,11 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/internal/node"
 )
 
 // acquireScript answers {"1", token, who released}, or {"0", who has it, for how many milliseconds still}. Numbers travel as texts, for those
@@ -74,9 +74,9 @@ func (w *waiter) wait(ctx context.Context) (locks.Hold, error) {
 	var heard time.Time // when the server answered last
 	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
 		answer, err := w.ask(ctx)
-		w.maybe = w.maybe || !refused(err) && (err != nil || answer[0] == "1")
+		w.maybe = w.maybe || !node.Refused(err) && (err != nil || answer[0] == "1")
 		switch {
-		case err != nil && (refused(err) && !passes(err) || ctx.Err() != nil || time.Since(heard) > w.r.TTL):
+		case err != nil && (node.Refused(err) && !node.Passes(err) || ctx.Err() != nil || time.Since(heard) > w.r.TTL):
 			return nil, err
 		case err == nil && answer[0] == "1":
 			return w.won(answer)
@@ -97,7 +97,7 @@ func (w *waiter) wait(ctx context.Context) (locks.Hold, error) {
 func (w *waiter) ask(ctx context.Context) ([]string, error) {
 	ctx, cancel := lingering(ctx)
 	defer cancel()
-	return w.s.eval(ctx, acquireScript, 3, w.id, w.r.Holder, strconv.FormatInt(w.r.TTL.Milliseconds(), 10), strconv.FormatInt(time.Now().UnixMilli(), 10))
+	return w.s.eval(ctx, acquireScript, 3, w.id, w.r.Holder, node.Millis(w.r.TTL.Milliseconds()), node.Millis(time.Now().UnixMilli()))
 }
 
 // lingering ends half a second after ctx.
@@ -135,22 +135,7 @@ func (w *waiter) tell(value string) {
 		return
 	}
 	w.told = value
-	w.r.Waiting(other(value))
-}
-
-// other reads "TOKEN ID SINCE HOLDER". A value that another program has set says nothing.
-func other(value string) (o locks.Other) {
-	words := strings.Split(value, " ")
-	if len(words) != 4 {
-		return o
-	}
-	token, err := tokens.ParseToken(words[0])
-	since, err2 := strconv.ParseInt(words[2], 10, 64)
-	holder, err3 := tokens.ParseHolder(words[3])
-	if err != nil || err2 != nil || err3 != nil {
-		return o
-	}
-	return locks.Other{Holder: holder, Token: token, Since: time.UnixMilli(since)}
+	w.r.Waiting(node.Other(value))
 }
 
 // withdraw takes back what may have been taken. If that fails, too, it runs out.

@@ -3,12 +3,12 @@ package redis
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/internal/node"
 )
 
 // renewScript answers {"1"} if the lock is ours still.
@@ -49,7 +49,7 @@ func (h *hold) Token() tokens.Token { return h.token }
 func (h *hold) TakenOver() bool     { return h.over }
 
 func (h *hold) Renew(ctx context.Context) error {
-	return h.mine(ctx, renewScript, strconv.FormatInt(h.ttl.Milliseconds(), 10))
+	return h.mine(ctx, renewScript, node.Millis(h.ttl.Milliseconds()))
 }
 
 func (h *hold) Release(ctx context.Context) error {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/fenceproxy/fenceproxy/internal/resp"
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/internal/node"
 )
 
 // A Service is one lock of a server. It implements [locks.Service] and [locks.Checker].
@@ -47,12 +48,22 @@ var (
 
 // Open makes a client of the lock that a URL names; see the package's words for its form. It connects with the first call.
 func Open(url string) (*Service, error) {
-	a, err := parse(url)
-	if err != nil {
-		return nil, err
+	scheme := "redis"
+	if strings.HasPrefix(url, "rediss:") {
+		scheme = "rediss"
 	}
-	return &Service{client: resp.New(a.server), keys: []string{a.name, "{" + a.name + "}:token", "{" + a.name + "}:released"}}, nil
+	servers, name, err := node.Parse(url, scheme, scheme == "rediss")
+	if err == nil && len(servers) != 1 {
+		err = errors.New("it names several hosts; a lock on the majority of several servers is redlock://")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the URL of the lock in Redis: %w", err)
+	}
+	return &Service{client: resp.New(servers[0]), keys: []string{name, "{" + name + "}:token", "{" + name + "}:released"}}, nil
 }
+
+// Check implements [locks.Checker].
+func (s *Service) Check(ctx context.Context) ([]string, error) { return node.Check(ctx, s.client) }
 
 // Close implements [locks.Service].
 func (s *Service) Close() error { return s.client.Close() }
@@ -62,17 +73,11 @@ func (s *Service) eval(ctx context.Context, script string, n int, args ...string
 	command := append(append([]string{"EVAL", script, "3"}, s.keys...), args...)
 	answer, err := s.client.Do(ctx, command...)
 	if err != nil {
-		return nil, explain(err)
+		return nil, node.Explain(err)
 	}
-	values, ok := answer.([]any)
-	if !ok || len(values) != n {
-		return nil, fmt.Errorf("redis at %s gave an answer that cannot be: %v", s.client.Address(), answer)
-	}
-	texts := make([]string, n)
-	for i, v := range values {
-		if texts[i], ok = v.(string); !ok {
-			return nil, fmt.Errorf("redis at %s gave an answer that cannot be: %v", s.client.Address(), answer)
-		}
+	texts, err := node.Texts(answer, n)
+	if err != nil {
+		return nil, fmt.Errorf("redis at %s: %w", s.client.Address(), err)
 	}
 	return texts, nil
 }
@@ -80,20 +85,4 @@ func (s *Service) eval(ctx context.Context, script string, n int, args ...string
 // detached is for what has to be done although ctx may have ended: a short time of its own.
 func detached(ctx context.Context, ttl time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), min(ttl/3, 2*time.Second))
-}
-
-// refused says that the server has answered, and has done nothing.
-func refused(err error) bool {
-	e := resp.Error("")
-	return errors.As(err, &e)
-}
-
-// passes says that the server has refused for now: it is starting, or busy.
-func passes(err error) bool {
-	e := resp.Error("")
-	if !errors.As(err, &e) {
-		return false
-	}
-	kind, _, _ := strings.Cut(string(e), " ")
-	return kind == "LOADING" || kind == "BUSY" || kind == "TRYAGAIN" || kind == "CLUSTERDOWN"
 }

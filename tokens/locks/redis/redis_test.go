@@ -16,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
-	"github.com/fenceproxy/fenceproxy/internal/resp"
 	"github.com/fenceproxy/fenceproxy/tokens"
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/lockstest"
@@ -258,7 +257,7 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
-// A deafening relay stands before the server. Connections that were open when it was told to deafen deliver commands, and no answers.
+// A relay stands before the server. Connections that were open when it was told to deafen deliver commands, and no answers.
 type relay struct {
 	net.Listener
 	target string
@@ -393,20 +392,6 @@ func TestGivesUpOnServer(t *testing.T) {
 	}
 }
 
-// TestPasses: what a server says while it starts is no reason to give up waiting.
-func TestPasses(t *testing.T) {
-	for err, want := range map[error]bool{
-		explain(fmt.Errorf("redis at h: %w", resp.Error("LOADING Redis is loading the dataset in memory"))): true,
-		resp.Error("BUSY Redis is busy running a script."):                                                  true,
-		resp.Error("NOAUTH Authentication required."):                                                       false,
-		errors.New("connection refused"):                                                                    false,
-	} {
-		if passes(err) != want {
-			t.Errorf("%v: %v", err, !want)
-		}
-	}
-}
-
 func TestTLS(t *testing.T) {
 	server := servers.StartRedis(t, servers.RedisOptions{TLS: true, Password: true})
 	login := "rediss://default:" + url.QueryEscape(servers.RedisPassword) + "@" + server.Address
@@ -429,33 +414,19 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
-	for text, want := range map[string]address{
-		"redis://h/jobs":               {resp.Options{Address: "h:6379"}, "jobs"},
-		"redis://h:1/jobs/7?db=2":      {resp.Options{Address: "h:1", DB: 2}, "jobs/7"},
-		"redis://:p%40@[::1]/a%20b":    {resp.Options{Address: "[::1]:6379", Password: "p@"}, "a b"},
-		"redis://u:p@h/jobs?tls=false": {resp.Options{Address: "h:6379", User: "u", Password: "p"}, "jobs"},
-	} {
-		if got, err := parse(text); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", text, got, err)
+func TestOpen(t *testing.T) {
+	for _, url := range []string{"redis://h/jobs", "rediss://:secret@h/jobs", "redis://h/jobs?tls=true"} {
+		s, err := Open(url)
+		if err != nil {
+			t.Fatal(err)
 		}
+		_ = s.Close()
 	}
-	for _, text := range []string{"rediss://h/jobs", "redis://h/jobs?tls=true"} {
-		if got, err := parse(text); err != nil || got.server.TLS == nil {
-			t.Errorf("%s: %+v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{
-		"", "redis:", "redis:jobs", "http://h/jobs", "redis:///jobs", "redis://h", "redis://h/", "redis://h/jobs/", "redis://h/0", "redis://h/3/jobs", "redis://h/a{b}",
-		"redis://h/jobs#x", "redis://u@h/jobs", "redis://u:@h/jobs", "redis://h/jobs?db=x", "redis://h/jobs?db=-1", "redis://h/jobs?db=1&db=2", "redis://h/jobs?ttl=3",
-		"rediss://h/jobs?tls=false", "redis://h/jobs?tls=1", "redis://h/jobs?ca=/does/not/exist", "redis://h/jobs?%zz", "redis://u:sec/ret@h/jobs", "redis://u:sec%ret@h/jobs",
-		"redis://h/" + strings.Repeat("x", 1001),
+	for url, want := range map[string]string{
+		"redis://:secret@h,i/jobs": "several hosts", "rediss://h/jobs?tls=false": "tls=false", "redis://:secret@h": "names no lock", "redlock://h/jobs": "begin with redis://",
 	} {
-		got, err := parse(text)
-		if err == nil {
-			t.Errorf("%s: %+v", text, got)
-		} else if strings.Contains(err.Error(), "sec") {
-			t.Errorf("%s: the error repeats the password: %v", text, err)
+		if _, err := Open(url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package redis
+package node
 
 import (
 	"context"
@@ -9,15 +9,31 @@ import (
 	"github.com/fenceproxy/fenceproxy/internal/resp"
 )
 
-// explain says what can be done about an answer of the server.
-func explain(err error) error {
+// Refused says that a server has answered, and has done nothing.
+func Refused(err error) bool {
+	e := resp.Error("")
+	return errors.As(err, &e)
+}
+
+// Passes says that a server has refused for now: it is starting, or busy.
+func Passes(err error) bool {
+	e := resp.Error("")
+	if !errors.As(err, &e) {
+		return false
+	}
+	kind, _, _ := strings.Cut(string(e), " ")
+	return kind == "LOADING" || kind == "BUSY" || kind == "TRYAGAIN" || kind == "CLUSTERDOWN"
+}
+
+// Explain says what can be done about an answer of a server.
+func Explain(err error) error {
 	e := resp.Error("")
 	if !errors.As(err, &e) {
 		return err
 	}
 	kind, _, _ := strings.Cut(string(e), " ")
 	advice, ok := map[string]string{
-		"NOAUTH":    "the server wants a password: redis://:PASSWORD@HOST/NAME",
+		"NOAUTH":    "the server wants a password, before the host in the URL: :PASSWORD@HOST",
 		"WRONGPASS": "the user or the password is wrong",
 		"NOPERM":    "the user must be allowed EVAL, GET, SET, INCR, DEL, PTTL and PEXPIRE on the lock's keys",
 		"READONLY":  "this server is a replica: name the primary",
@@ -36,14 +52,11 @@ func explain(err error) error {
 	return fmt.Errorf("%s: %w", advice, err)
 }
 
-// Check implements [locks.Checker]. It needs INFO, and CONFIG GET for the rest.
-func (s *Service) Check(ctx context.Context) ([]string, error) { return Check(ctx, s.client) }
-
-// Check says how a server could lose a counter.
+// Check says, one sentence each, how a server could lose a counter. It needs INFO, and CONFIG GET for the rest.
 func Check(ctx context.Context, client *resp.Client) (found []string, err error) {
 	answer, err := client.Do(ctx, "INFO")
 	if err != nil {
-		return nil, explain(err)
+		return nil, Explain(err)
 	}
 	text, ok := answer.(string)
 	if !ok {
