@@ -31,7 +31,7 @@ func Naive(ctx context.Context, o Options) error {
 			{"2 · No expiry: a dead holder keeps everybody out", n.noExpiry},
 			{"3 · DEL of a lock that another one has", n.deleteAnothers},
 			{"4 · Repaired: SET NX PX in one command, a value of one's own, and a script that deletes only that", n.repaired},
-			{"5 · A pause still breaks it: two worker processes under the repaired lock, which write to a directory", n.pause},
+			{"5 · A pause still breaks it: two worker processes under that lock, writing to a directory", n.pause},
 		} {
 			s.Act(act.title)
 			if err := act.play(ctx); err != nil {
@@ -93,7 +93,7 @@ func (n *naive) step(ctx context.Context, who, want string, command ...string) e
 	}
 	n.Say(who, "%-38s → %s", shown, got)
 	if got != want {
-		return fmt.Errorf("Redis was to answer %s to %s: %s", want, who, shown)
+		return fmt.Errorf("%s sent %s, and was to get %s, not %s", who, shown, want, got)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (n *naive) noExpiry(ctx context.Context) error {
 			return err
 		}
 		if answer != zero {
-			return fmt.Errorf("B was never to get the lock of the dead A, and got it with try %d", try+1)
+			return fmt.Errorf("the lock of the dead A was to stay taken, and B got it with try %d", try+1)
 		}
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (n *naive) holdAndDie(ctx context.Context, command, want string) error {
 	}
 	n.Say("A", "%-38s → %s", command, got)
 	if got != want {
-		return fmt.Errorf("Redis was to answer %s to A: %s", want, command)
+		return fmt.Errorf("the answer to %s was to be %s, and is %s", command, want, got)
 	}
 	a.Kill()
 	n.Say("demo", "kill -9 of A, process %d, which has the lock", a.PID)

@@ -29,7 +29,7 @@ const (
 	widest      = 100 // columns
 	narrowest   = 60
 	actorColumn = 9 // widest name of an actor
-	textColumn  = 8 + actorColumn + 2
+	textColumn  = 7 + 2 + actorColumn + 1
 )
 
 // A Narrator tells a story line by line: when, who, what, and in a dimmer voice why that matters.
@@ -42,11 +42,12 @@ type Narrator struct {
 	out     io.Writer
 	failed  context.CancelCauseFunc // told when out takes no more
 	colours map[string]string       // by actor
+	said    map[string]bool         // by Why
 }
 
 // newNarrator tells a terminal from a file or pipe, which gets no colours and 100 columns.
 func newNarrator(out io.Writer, failed context.CancelCauseFunc) *Narrator {
-	n := &Narrator{out: out, width: widest, began: time.Now(), failed: failed, colours: map[string]string{}}
+	n := &Narrator{out: out, width: widest, began: time.Now(), failed: failed, colours: map[string]string{}, said: map[string]bool{}}
 	if f, ok := out.(*os.File); ok {
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
 			n.colour = os.Getenv("NO_COLOR") == ""
@@ -82,9 +83,15 @@ func (n *Narrator) Relief(actor, format string, args ...any) {
 	n.line(good, actor, fmt.Sprintf(format, args...))
 }
 
-// Why says why what was told last matters.
-func (n *Narrator) Why(format string, args ...any) {
-	n.block(dim, textColumn, fmt.Sprintf(format, args...))
+// Why says why what was told last matters. What it has said before it does not say again.
+func (n *Narrator) Why(text string) {
+	n.mu.Lock()
+	said := n.said[text]
+	n.said[text] = true
+	n.mu.Unlock()
+	if !said {
+		n.block(dim, textColumn, "("+text+")")
+	}
 }
 
 // Quote shows the output of a program as it is, but for what goes beyond the right margin.
@@ -105,16 +112,13 @@ func (n *Narrator) Verdict(text string) {
 }
 
 func (n *Narrator) line(colour, actor, text string) {
-	since := fmt.Sprintf("%6.1fs", time.Since(n.began).Seconds())
-	if actor == "" {
-		since = strings.Repeat(" ", 7)
-	}
-	name := n.paint(n.colourOf(actor), fmt.Sprintf("%-*s", actorColumn, actor))
+	since := n.paint(dim, fmt.Sprintf("%6.1fs", time.Since(n.began).Seconds()))
+	lead := since + "  " + n.paint(n.colourOf(actor), fmt.Sprintf("%-*s", actorColumn, actor)) + " "
 	for i, line := range wrap(text, n.width-textColumn) {
-		if i > 0 {
-			since, name = strings.Repeat(" ", 7), strings.Repeat(" ", actorColumn)
+		if i > 0 || actor == "" {
+			lead = strings.Repeat(" ", textColumn)
 		}
-		n.print(n.paint(dim, since) + "  " + name + " " + n.paint(colour, line) + "\n")
+		n.print(lead + n.paint(colour, line) + "\n")
 	}
 }
 
@@ -127,7 +131,7 @@ func (n *Narrator) block(colour string, indent int, text string) {
 func (n *Narrator) colourOf(actor string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, ok := n.colours[actor]; !ok {
+	if _, ok := n.colours[actor]; !ok && actor != "" {
 		n.colours[actor] = actors[len(n.colours)%len(actors)]
 	}
 	return n.colours[actor]

@@ -29,7 +29,7 @@ func Pause(ctx context.Context, o Options, p PauseOptions) error {
 			return err
 		}
 		s.Title("A lock, two workers, one pause")
-		s.Text("Each worker takes the lock, reads the list of orders, adds one, and writes it back. The first is stopped in the middle by SIGSTOP, "+
+		s.Text("Each worker takes a lock, reads the list of orders, adds one, and writes it back. The first is stopped in the middle by SIGSTOP, "+
 			"as a long garbage collection or a frozen virtual machine would stop it. The lock (TTL %s): %s", p.TTL, crew.lock)
 		s.Act("1 · Straight to the store: a directory, write and rename")
 		if err := s.unfenced(ctx, crew, p.TTL); err != nil {
@@ -39,7 +39,7 @@ func Pause(ctx context.Context, o Options, p PauseOptions) error {
 		if err := s.fenced(ctx, proxy, crew, p.TTL); err != nil {
 			return err
 		}
-		s.Verdict("Shown: the lock alone let the late write win. With its token the write was refused, and the newer object stands.")
+		s.Verdict("Shown: the lock alone let the late write win, and a newer one was lost. With its token the late write was refused.")
 		return nil
 	})
 }
@@ -118,11 +118,11 @@ func (s *Stage) fenced(ctx context.Context, p *Proxy, c *crew, ttl time.Duration
 	}
 	s.Relief("worker 1", "is refused. It gets: %s", w.late.Rest)
 	s.Relief("store", "%s — carol's order stands, and worker 1 knows that it has to begin again", w.state)
-	table, err := p.Audit(ctx, "--kind", "refusal")
+	table, err := p.Audit(ctx, "--code", "StaleToken")
 	if err != nil {
 		return err
 	}
-	s.Quote("$ fenceproxy audit --kind refusal\n" + withoutDetail(table))
+	s.Quote("$ fenceproxy audit --code StaleToken\n" + withoutDetail(table))
 	if said := fmt.Sprintf("token %d is below %d", w.first, w.second); !strings.Contains(w.late.Rest, said) || !strings.Contains(table, said) {
 		return fmt.Errorf("the refusal and the audit log were to say %q", said)
 	}
@@ -172,7 +172,7 @@ func (s *Stage) pausedWriter(ctx context.Context, c *crew, ttl time.Duration, o 
 		return r, err
 	}
 	s.Say("demo", "SIGCONT to worker 1: it goes on where it was, and does not look at its lock again")
-	s.Why("(To look would not help: the next pause may come right after the look.)")
+	s.Why("To look would not help: the next pause may come right after the look.")
 	if r.late, err = first.finish(ctx); err != nil {
 		return r, err
 	}
@@ -193,6 +193,7 @@ func (s *Stage) takeover(ctx context.Context, c *crew, ttl time.Duration, o obje
 		return "", err
 	}
 	s.Say("worker 2", "has the lock, token %s, and reads: %s", token, read)
+	s.Why("The lock has to let it in: a holder that is not heard of may be dead.")
 	e, err := second.finish(ctx)
 	if err != nil {
 		return "", err

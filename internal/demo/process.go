@@ -99,7 +99,7 @@ func (p *Process) Kill() {
 func (p *Process) signal(sig syscall.Signal) error {
 	select {
 	case <-p.ended:
-		return p.failure(sig.String())
+		return p.failure()
 	default:
 	}
 	if err := syscall.Kill(-p.PID, sig); err != nil {
@@ -115,7 +115,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:
 		if p.err != nil {
-			return p.failure("to end well")
+			return p.failure()
 		}
 		return nil
 	case <-ctx.Done():
@@ -134,7 +134,7 @@ func (p *Process) Read(ctx context.Context, within time.Duration) (Event, error)
 	case line, ok := <-p.lines:
 		if !ok {
 			<-p.ended
-			return Event{}, p.failure("to say something")
+			return Event{}, p.failure()
 		}
 		word, rest, _ := strings.Cut(line, " ")
 		return Event{word, rest}, nil
@@ -162,12 +162,12 @@ func (p *Process) WaitLog(ctx context.Context, re *regexp.Regexp) (found []strin
 	return found, err
 }
 
-// failure says that the process ended where it was to do something, with its last words.
-func (p *Process) failure(what string) error {
+// failure says that the process has ended where it was not to, with its last words.
+func (p *Process) failure() error {
 	text, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	last := strings.Join(lines[max(0, len(lines)-8):], "\n")
-	return fmt.Errorf("%s has ended (%v) before this: %s\n%s", p.Name, p.cmd.ProcessState, what, last)
+	last := strings.Join(lines[max(0, len(lines)-8):], "\n  ")
+	return fmt.Errorf("%s has ended too early (%v). Its last words:\n  %s", p.Name, p.cmd.ProcessState, last)
 }
 
 // A lineWriter sends whole lines to a channel. It is written to by one goroutine.

@@ -111,7 +111,7 @@ func until(ctx context.Context, p *Process, what string, so func(context.Context
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ended:
-			return p.failure(what)
+			return p.failure()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
