@@ -18,6 +18,7 @@ func TestLocks(t *testing.T) {
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	tokenstest.RunLocks(t, tokenstest.LockHarness{Seeds: 2, New: func(t testing.TB) tokenstest.LockEngine {
 		_, dsn := p.Database()
+		const lease = 30 * time.Second // nobody is to lose it on a busy machine
 		return tokenstest.LockEngine{
 			Open: func(t testing.TB) tokenstest.LockRegistry {
 				r, err := Open(context.Background(), Options{DSN: dsn, Create: true, Lease: lease})

@@ -544,22 +544,24 @@ func raiseAllLocks(w *lockWorld) {
 // lockStorm: what is done at once has some order in the store, and the tokens have the same.
 func lockStorm(w *lockWorld) {
 	const clients, rounds = 8, 5
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
+	defer cancel()
 	var mu sync.Mutex
-	var got []tokens.Token // in the order of their holds
-	holders := 0
+	var got []tokens.Token // in the order of their holds; guarded by mu
+	holders := 0           // guarded by mu
 	var tasks sync.WaitGroup
 	for c := range clients {
 		tasks.Go(func() {
 			for round := range rounds {
 				q := w.request(fmt.Sprint("c", c, "-", round))
 				var l tokens.Lease
-				err := error(tokens.ErrLockContended)
-				for err != nil {
-					l, err = w.locks[(c+round)%2].Take(bg, q)
-					if err != nil && !errors.As(err, new(*tokens.HeldError)) && !errors.Is(err, tokens.ErrLockContended) {
-						w.t.Errorf("take: %v", err)
-						return
-					}
+				err := again(ctx, func() (err error) {
+					l, err = w.locks[(c+round)%2].Take(ctx, q)
+					return err
+				})
+				if err != nil {
+					w.t.Errorf("take: %v", err)
+					return
 				}
 				mu.Lock()
 				got = append(got, l.Token)
@@ -570,11 +572,9 @@ func lockStorm(w *lockWorld) {
 				mu.Lock()
 				holders--
 				mu.Unlock()
-				for err = tokens.ErrLockContended; errors.Is(err, tokens.ErrLockContended); {
-					err = w.locks[c%2].Release(bg, res, q.Lease)
-				}
-				if err != nil {
+				if err := again(ctx, func() error { return w.locks[c%2].Release(ctx, res, q.Lease) }); err != nil {
 					w.t.Errorf("release: %v", err)
+					return
 				}
 			}
 		})
@@ -582,5 +582,15 @@ func lockStorm(w *lockWorld) {
 	tasks.Wait()
 	if len(got) != clients*rounds || !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
 		w.t.Errorf("tokens %v", got)
+	}
+}
+
+// again asks until the answer is definite, or ctx ends.
+func again(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if ctx.Err() != nil || !errors.As(err, new(*tokens.HeldError)) && !errors.Is(err, tokens.ErrLockContended) && !errors.Is(err, tokens.ErrUnavailable) {
+			return err
+		}
 	}
 }
