@@ -165,7 +165,8 @@ func TestCases(t *testing.T) {
 	p := servers.StartPostgres(t, servers.PostgresOptions{})
 	for name, run := range map[string]func(*testing.T, *servers.Postgres){
 		"WhoMay": testWhoMay, "TableMadeByMany": testTableMadeByMany, "SettingsOfTheRole": testSettingsOfTheRole, "CommitThatFails": testCommitThatFails,
-		"SomebodyUnlocks": testSomebodyUnlocks, "Close": testClose, "Pooler": testPooler,
+		"SomebodyUnlocks": testSomebodyUnlocks, "Close": testClose, "LeavesNothing": testLeavesNothing, "HeartbeatGivenUp": testHeartbeatGivenUp,
+		"Pooler": testPooler,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -285,6 +286,50 @@ func testSomebodyUnlocks(t *testing.T, p *servers.Postgres) {
 			_ = s.Close()
 		}
 	}
+}
+
+// testHeartbeatGivenUp: a heartbeat that is not answered in time costs nobody the lock. The server's process stands still, so that it does not even
+// hear that the question is cancelled.
+func testHeartbeatGivenUp(t *testing.T, p *servers.Postgres) {
+	_, dsn := p.Database()
+	h := acquire(t, open(t, at(dsn, "jobs")), "a")
+	backend := int(h.(*hold).conn.PgConn().PID())
+	if err := syscall.Kill(backend, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(backend, syscall.SIGCONT) }()
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		if err := h.Renew(ctx); err == nil || errors.Is(err, locks.ErrLost) {
+			t.Errorf("without an answer: %v", err)
+		}
+		cancel()
+	}
+	if err := syscall.Kill(backend, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	must(t, h.Renew)
+	must(t, h.Release)
+}
+
+// testLeavesNothing: no session is left of a hold that was released, nor of a waiter that gave up, though the service is open.
+func testLeavesNothing(t *testing.T, p *servers.Postgres) {
+	name, dsn := p.Database()
+	s := open(t, at(dsn, "jobs"))
+	sessions := func(n string) func() bool {
+		return func() bool {
+			return p.Value("postgres", "SELECT count(*) FROM pg_stat_activity WHERE datname = '"+name+"'") == n
+		}
+	}
+	h := acquire(t, s, "a")
+	cause := errors.New("no longer wanted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if _, err := s.Acquire(ctx, locks.Request{Holder: "b", TTL: long, Waiting: func(locks.Other) { cancel(cause) }}); !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	eventually(t, "the holder's session is the only one", sessions("1"))
+	must(t, h.Release)
+	eventually(t, "no session is left", sessions("0"))
 }
 
 // testClose: a service that is closed while somebody waits lets nobody wait on.
