@@ -9,6 +9,9 @@
 // by the revision that made it, has the lock; each of the others waits for the one before it to go. So one lock must not be named below
 // another: who wants jobs also waits for the holders of jobs/7.
 //
+// `etcdctl lock` of 3.4, and the Mutex of that client, do not look whether their own key is still there when the others before it have gone: one
+// that was paused while it waited goes on beside the holder, with a number that is as high or higher. That of 3.5 looks, as we do.
+//
 // # The token
 //
 // It is a revision of etcd, the number of all changes so far: one at which our key was seen to be the oldest, read in one transaction with that
