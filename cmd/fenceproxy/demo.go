@@ -16,7 +16,7 @@ func newDemoCommand() *cobra.Command {
 		Long: `Each demo starts what it needs on this machine, on free ports of 127.0.0.1 and in a temporary folder, and clears it
 away at its end, also after a Ctrl-C. It exits with 0 if what it tells has happened, else with 1.`,
 	}
-	cmd.AddCommand(newDemoPauseCommand(), newDemoNaiveCommand(), newDemoWorkerCommand())
+	cmd.AddCommand(newDemoPauseCommand(), newDemoNaiveCommand(), newDemoQueueCommand(), newDemoCompareCommand(), newDemoWorkerCommand(), newDemoQueueWorkerCommand())
 	return cmd
 }
 

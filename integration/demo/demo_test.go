@@ -89,8 +89,10 @@ type demo struct {
 func start(t *testing.T, args ...string) *demo {
 	t.Helper()
 	d := &demo{temp: t.TempDir()}
-	if err := os.Chmod(d.temp, 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{d.temp, filepath.Dir(d.temp)} { // PostgreSQL runs as somebody else
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	d.mark = mark + d.temp
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -95,10 +95,17 @@ func (s *Stage) hire(c *crew, name, add, store string, ttl time.Duration) (*work
 
 // locked waits until the worker has the lock and has read the object.
 func (w *worker) locked(ctx context.Context) (token, state string, err error) {
-	token, err = w.Expect(ctx, w.wait, "locked")
+	e, err := w.Read(ctx, w.wait)
+	for err == nil && e.Word == "waiting" {
+		e, err = w.Read(ctx, w.wait)
+	}
+	if err == nil && e.Word != "locked" {
+		err = fmt.Errorf("%s was to get the lock, and said %q", w.Name, e.Word+" "+e.Rest)
+	}
 	if err != nil {
 		return "", "", err
 	}
+	token = e.Rest
 	state, err = w.Expect(ctx, patience, "read")
 	return token, state, err
 }

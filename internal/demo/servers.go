@@ -32,6 +32,14 @@ const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
 // Need fails if one of the programs is not on this machine, and says how to install them.
 func (s *Stage) Need(programs ...string) error {
+	if command := install(programs...); command != "" {
+		return fmt.Errorf("this demo needs what is not on this machine. On Debian and Ubuntu:\n  %s", command)
+	}
+	return nil
+}
+
+// install is the command that installs those of the programs that are not on this machine; "" where there are none.
+func install(programs ...string) string {
 	var missing []string
 	for _, p := range programs {
 		if !here(p) {
@@ -39,9 +47,9 @@ func (s *Stage) Need(programs ...string) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return ""
 	}
-	return fmt.Errorf("this demo needs what is not on this machine. On Debian and Ubuntu:\n  apt-get install -y --no-install-recommends %s", strings.Join(missing, " "))
+	return "apt-get install -y --no-install-recommends " + strings.Join(missing, " ")
 }
 
 func here(program string) bool {

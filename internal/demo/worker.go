@@ -35,7 +35,8 @@ func Work(ctx context.Context, out io.Writer, open func(url string) (locks.Servi
 		return err
 	}
 	defer service.Close()
-	grant, err := locks.New(service, locks.Options{TTL: ttl, Holder: name}).Acquire(ctx)
+	waiting := func(locks.Other) { fmt.Fprintln(out, "waiting") }
+	grant, err := locks.New(service, locks.Options{TTL: ttl, Holder: name, Waiting: waiting}).Acquire(ctx)
 	if err != nil {
 		return err
 	}
