@@ -73,7 +73,9 @@ func (s *Stage) pauseCast(ctx context.Context, p PauseOptions) (proxy *Proxy, c 
 			c, err = s.redisCLI(r, p.TTL)
 		}
 	case "":
-		c, err = s.program(s.ownLock(proxy), p.TTL)
+		if c, err = s.program(s.ownLock(proxy), p.TTL); err == nil {
+			c.lock += ", the proxy's own"
+		}
 	}
 	return proxy, c, err
 }
