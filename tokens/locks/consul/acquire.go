@@ -56,6 +56,7 @@ type waiter struct {
 	request locks.Request
 	session string
 	told    string    // the session of whom Waiting was told
+	unsure  bool      // whether the key was acquired is not known
 	heard   time.Time // when the session was last renewed
 }
 
@@ -68,7 +69,7 @@ func (w *waiter) wait(ctx context.Context, v *value) (*entry, error) {
 		if met {
 			return before, nil
 		}
-		if err != nil && !(passing(err) && time.Since(w.heard) < w.request.TTL) {
+		if err != nil && (w.unsure || !passing(err) || time.Since(w.heard) > w.request.TTL) {
 			return nil, err
 		}
 		if err == nil && index > 0 { // the next look waits by itself
@@ -84,7 +85,7 @@ func (w *waiter) wait(ctx context.Context, v *value) (*entry, error) {
 	}
 }
 
-// try looks at the key, when it has changed since *index, and acquires it if it is free. An error of that is final: the key may be ours.
+// try looks at the key, when it has changed since *index, and acquires it if it is free.
 func (w *waiter) try(ctx context.Context, index *uint64, v *value) (before *entry, met bool, err error) {
 	if asked := time.Now(); asked.Sub(w.heard) >= w.request.TTL/3 {
 		if err := w.lock.renewSession(ctx, w.session); err != nil {
@@ -102,17 +103,10 @@ func (w *waiter) try(ctx context.Context, index *uint64, v *value) (before *entr
 	}
 	v.Since = time.Now().UTC().Truncate(time.Second)
 	met, err = w.lock.put(ctx, url.Values{"acquire": {w.session}}, *v)
-	if err != nil {
-		return nil, false, finalError{err}
-	}
+	w.unsure = err != nil
 	*index = 0 // somebody was faster; or another client's lock delay keeps it from everybody, of whose end no query would tell
-	return before, met, nil
+	return before, met, err
 }
-
-// A finalError is not to be tried again.
-type finalError struct{ error }
-
-func (e finalError) Unwrap() error { return e.error }
 
 // pause is how long to wait before the key is looked at again where no blocking query does it: not all at once.
 func pause(ttl time.Duration) time.Duration {

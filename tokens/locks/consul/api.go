@@ -70,12 +70,17 @@ func isStatus(err error, status int) bool {
 
 // passing says that an error may be gone when it is asked again: nobody answers, or there is no leader at the moment.
 func passing(err error) bool {
-	var (
-		answer *answerError
-		final  finalError
-	)
-	return err != nil && !errors.As(err, &final) && (!errors.As(err, &answer) || answer.status >= 500)
+	var e *answerError
+	if errors.As(err, &e) {
+		return e.status >= 500
+	}
+	return errors.As(err, new(unanswered))
 }
+
+// An unanswered error says that no answer came, or not the whole of it.
+type unanswered struct{ error }
+
+func (e unanswered) Unwrap() error { return e.error }
 
 // call asks Consul something once. A nil body sends none; what comes back is put into answer.
 func (l *lock) call(ctx context.Context, method, path string, q url.Values, body, answer any) error {
@@ -111,12 +116,14 @@ func (l *lock) ask(ctx context.Context, within time.Duration, method, path strin
 	switch {
 	case err == nil:
 		return response.Header, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case timed.Err() != nil:
-		return nil, context.Cause(timed)
+		return nil, unanswered{context.Cause(timed)}
 	}
 	var failed *url.Error
 	if errors.As(err, &failed) { // without the URL, which names the session
-		err = fmt.Errorf("cannot ask Consul at %s: %w", l.base.Host, failed.Err)
+		err = unanswered{fmt.Errorf("cannot ask Consul at %s: %w", l.base.Host, failed.Err)}
 	}
 	return nil, err
 }
@@ -124,7 +131,7 @@ func (l *lock) ask(ctx context.Context, within time.Duration, method, path strin
 func decode(response *http.Response, answer any) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
-		return fmt.Errorf("the answer of Consul: %w", err)
+		return unanswered{fmt.Errorf("the answer of Consul: %w", err)}
 	}
 	if response.StatusCode != http.StatusOK {
 		said := strings.TrimSpace(string(text))
@@ -191,7 +198,7 @@ func (l *lock) renewSession(ctx context.Context, id string) error {
 
 // destroy ends a session, and what it holds, even where ctx is over: else it would last for up to two TTLs. But it does not take long.
 func (l *lock) destroy(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = l.call(ctx, http.MethodPut, "/v1/session/destroy/"+id, nil, nil, nil) // else it runs out
 }

@@ -285,7 +285,7 @@ func TestLongWait(t *testing.T) {
 	double.Min = 200 * time.Millisecond
 	holder, waiter := open(t, double.Address(), "compactor"), open(t, double.Address(), "compactor")
 	h := take(t, holder, time.Minute)
-	time.AfterFunc(time.Second, func() { release(t, h) })
+	time.AfterFunc(time.Second, func() { _ = h.Release(context.Background()) })
 	release(t, take(t, waiter, 200*time.Millisecond))
 }
 
