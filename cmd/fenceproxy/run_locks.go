@@ -10,6 +10,7 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens/locks/consul"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/etcd"
 	fencelock "github.com/fenceproxy/fenceproxy/tokens/locks/fence"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/kubernetes"
 	postgreslock "github.com/fenceproxy/fenceproxy/tokens/locks/postgres"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/redis"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/zookeeper"
@@ -27,6 +28,7 @@ var lockKinds = []lockForm{
 	{"fence", "fence://HOST:9000/BUCKET/KEY", "issued by the proxy itself, above all it has seen", opens(fencelock.Open)},
 	{"etcd", "etcd://HOST:2379[,…]/NAME", "a revision of the cluster, as etcdctl lock has it", opens(etcd.Open)},
 	{"consul", "consul://HOST:8500/NAME", "the ModifyIndex at which the lock was taken", opens(consul.Open)},
+	{"kubernetes", "kubernetes://NAMESPACE/LEASE", "the transitions of the Lease", opens(kubernetes.Open)},
 	{"postgres", "postgres://HOST:5432/DATABASE/NAME", "an epoch, committed before it is used", opens(postgreslock.Open)},
 	{"redis", "redis://HOST:6379/NAME", "a counter, raised in the script that takes the lock", opens(redis.Open)},
 	{"rediss", "rediss://HOST:6379/NAME", "the same over TLS", opens(redis.Open)},
