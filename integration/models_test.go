@@ -29,7 +29,7 @@ func TestModels(t *testing.T) {
 	defer cancel()
 	form, right, wrong := "sample", 3, 7
 	if *longRun {
-		form, right, wrong = "quick", 14, 36
+		form, right, wrong = "quick", 15, 39
 	}
 	out, err := exec.CommandContext(ctx, "bash", absolute(t, "../docs/model/check"), form).CombinedOutput()
 	if err != nil {

@@ -98,16 +98,21 @@ type Grant struct {
 }
 
 // A Shared registry is one that several instances ask. It tells when another instance needs a grant back.
+//
+// Where its Raise binds a token that is recorded already to a holder, or the token is bound to it, a grant with that token and without a
+// holder counts as a lower one: no write with the token and without that name takes effect any more when Raise has returned.
 type Shared interface {
 	Registry
 
 	// OnRevoke names who is asked for a grant that has to be given back, before the first Raise. yield returns nil when no write that
 	// was admitted under the grant, or on the resource with a lower token than the revocation's, can take effect any more, and none will be
-	// admitted; the registry then gives the grant back. It is asked again after an error, and may be asked twice.
+	// admitted; nor, where the revocation names a holder, with the same token and without one. The registry then gives the grant back. yield is asked
+	// again after an error, and may be asked twice. Raise asks it, too, for a grant of this instance's own.
 	OnRevoke(yield func(context.Context, Revocation) error)
 }
 
-// A Revocation says that a higher token than a grant's has been recorded, or that its resource was reset.
+// A Revocation says that a higher token than a grant's has been recorded, that the token of one without a holder was bound to one, or that its
+// resource was reset.
 type Revocation struct {
 	ID    GrantID // as the registry has it on record, whether or not its instance ever heard of it
 	Entry         // what is recorded now

@@ -33,6 +33,7 @@ type resource struct {
 
 type tokenCount struct {
 	token Token
+	named bool // by its holder, which is the one that the token is bound to
 	n     int
 }
 
@@ -208,21 +209,37 @@ func (res *resource) cancelRefused() {
 	}
 }
 
+// bind takes over that the mark is bound to a holder. A grant for writers that do not name themselves counts no more from here on.
+func (res *resource) bind(t Token, holder string) {
+	if t != res.mark || holder == "" {
+		return
+	}
+	if res.grant.Token == t && res.grant.Holder == "" {
+		res.grant = Grant{}
+	}
+	if res.holder == holder {
+		return
+	}
+	res.holder = holder
+	res.cancelRefused()
+	res.broadcast()
+}
+
 // take counts a write as past the gate.
-func (res *resource) take(t Token) {
+func (res *resource) take(c Claim) {
 	for i := range res.open {
-		if res.open[i].token == t {
-			res.open[i].n++
+		if o := &res.open[i]; o.token == c.Token && o.named == (c.Holder != "") {
+			o.n++
 			return
 		}
 	}
-	res.open = append(res.open, tokenCount{t, 1})
+	res.open = append(res.open, tokenCount{c.Token, c.Holder != "", 1})
 }
 
 // drop counts a write as settled.
-func (res *resource) drop(t Token) {
+func (res *resource) drop(c Claim) {
 	for i := range res.open {
-		if o := &res.open[i]; o.token == t {
+		if o := &res.open[i]; o.token == c.Token && o.named == (c.Holder != "") {
 			if o.n--; o.n == 0 {
 				last := len(res.open) - 1
 				res.open[i] = res.open[last]
@@ -243,6 +260,17 @@ func (res *resource) openBelow(t Token) bool {
 		}
 	}
 	return false
+}
+
+// openBefore says whether writes that come before what is recorded are past the gate and not settled: with a lower token, or, where the
+// token is bound to a holder, with the same one and without a name.
+func (res *resource) openBefore(e Entry) bool {
+	for _, o := range res.open {
+		if o.token == e.Token && e.Holder != "" && !o.named {
+			return true
+		}
+	}
+	return res.openBelow(e.Token)
 }
 
 // wait returns a channel that is closed at the next change.

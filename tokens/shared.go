@@ -12,8 +12,8 @@ import (
 // the resource.
 const freshFor = time.Second
 
-// yield lets go of a grant that another instance waits for: it moves the mark, so that nothing older passes any more, and waits until what
-// is past the gate has settled. It asks memory for nothing but that: a resource that is not in memory has no write past the gate, whatever
+// yield lets go of a grant that another instance waits for, or a raise of our own: it moves the mark, or binds it, so that nothing older passes any
+// more, and waits until what is past the gate has settled. It asks memory for nothing but that: a resource that is not in memory has no write past the gate, whatever
 // grants of it are on record.
 func (f *Fence) yield(ctx context.Context, rv Revocation) error {
 	sh := f.shard(rv.Resource)
@@ -42,9 +42,10 @@ func (f *Fence) yield(ctx context.Context, rv Revocation) error {
 		sh.mu.Lock()
 		if rv.Generation == res.generation {
 			res.advance(rv.Token, rv.Holder)
+			res.bind(rv.Token, rv.Holder)
 			res.recorded = max(res.recorded, rv.Token)
 		}
-		if !res.openBelow(rv.Token) || rv.Generation < res.generation { // a reset has drained all since
+		if !res.openBefore(rv.Entry) || rv.Generation < res.generation { // a reset has drained all since
 			sh.mu.Unlock()
 			return nil
 		}

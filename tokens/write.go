@@ -52,7 +52,7 @@ func (w *Write) Admit(ctx context.Context) error {
 
 // take counts the write as past the gate. Called with the shard's lock held.
 func (w *Write) take() {
-	w.res.take(w.claim.Token)
+	w.res.take(w.claim)
 	delete(w.res.uploads, w) // past the gate no raise cancels it
 	w.stage = admitted
 	w.fence.open.Add(1)
@@ -63,7 +63,7 @@ func (w *Write) putBack() {
 	sh := w.res.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	w.res.drop(w.claim.Token)
+	w.res.drop(w.claim)
 	w.fence.open.Add(-1)
 	w.stage = begun
 	w.enlist()
@@ -162,7 +162,7 @@ func (w *Write) drop() bool {
 		return false
 	}
 	w.settled = true
-	w.res.drop(w.claim.Token)
+	w.res.drop(w.claim)
 	w.res.unpin()
 	w.fence.open.Add(-1)
 	return true

@@ -45,6 +45,7 @@ var required = []string{
 	"fleet.pml -DREJOIN -DNOINC", "fleet.pml -DREJOIN -DKEEPROWS", "fleet.pml -DNOSETTLE", "fleet.pml -DEVICT -DGB_UNCOND", "fleet.pml -DEVICT -DGB_TOKEN",
 	"fleet.pml -DEVICT -DEVICT_ANY", "fleet.pml -DEVICT -DLATE -DAGAIN -DEVICT_MARK", "fleet.pml -DLATE -DMEMONLY", "fleet.pml -DGATEAFTER",
 	"fleet.pml -DNOYIELD", "fleet.pml -DRESET -DLATE -DRESETTAKES",
+	"fleet.pml -DHOLDER -DEQUALSTAND", "fleet.pml -DHOLDER -DOWNTAKEN", "fleet.pml -DHOLDER -DNOBIND",
 	"nowall", "noboot", "leasefromanswer", "expelblind", "hintsonly", "equalgiveback", "resetyields", // what several instances promise
 	"markearly", // what a claim says is judged before any mark moves
 	"lategrant", // a grant is installed only if the mark is still the same

@@ -197,6 +197,13 @@ func TestRoundTrips(t *testing.T) {
 	count(1, "token 0", record(0, ""))
 	count(1, "a first token", record(1, ""))
 	count(1, "an equal one", record(1, ""))
+	var own tokens.GrantID
+	count(2, "a holder, where one of our own has to be given back", func() error {
+		rec, err := s.Record(ctx, mine, tokens.Claim{Resource: "b/a", Token: 1, Holder: "h", Settle: time.Minute})
+		own = rec.Own
+		return err
+	})
+	count(1, "to give it back", func() error { return s.Remove(ctx, own) })
 	count(1, "a holder", record(1, "h"))
 	count(1, "a higher one", record(2, "h"))
 	count(1, "a refused one", func() error {

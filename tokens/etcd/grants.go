@@ -137,7 +137,7 @@ func (s *store) revoked(ctx context.Context, incarnation int64, posted []*mvccpb
 				return nil, err
 			}
 			s.remember(g)
-			if g.below(e.Generation, e.Token) {
+			if g.before(e) {
 				all = append(all, tokens.Revocation{ID: id, Entry: e})
 			}
 		}

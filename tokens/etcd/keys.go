@@ -180,17 +180,37 @@ type fleetGrant struct {
 	incarnation int64
 	generation  int64
 	token       tokens.Token
+	unnamed     bool // for writers that do not name themselves
 	settle      time.Duration
 }
 
-// below says whether something of this order waits for the grant.
-func (g fleetGrant) below(generation int64, t tokens.Token) bool {
-	return g.generation < generation || g.generation == generation && g.token < t
+// before says whether who has this recorded waits for the grant.
+func (g fleetGrant) before(e tokens.Entry) bool {
+	if g.generation == e.Generation && g.token == e.Token {
+		return g.unnamed && e.Holder != ""
+	}
+	return g.generation < e.Generation || g.generation == e.Generation && g.token < e.Token
 }
 
-func grantValue(generation int64, t tokens.Token, settle time.Duration) string {
-	ms := (settle + time.Millisecond - 1) / time.Millisecond // never shorter than asked for
-	return order(generation, t) + fmt.Sprintf("%020d", int64(ms))
+// unnamed is put in front of the settle time of a grant for writers that do not name themselves. It sorts before the digits. A program that
+// does not know it reads the number all the same, and asks nobody for such a grant who is of its kind, for they do not write it.
+const unnamed = "+"
+
+func grantValue(c tokens.Claim) string {
+	ms := (c.Settle + time.Millisecond - 1) / time.Millisecond // never shorter than asked for
+	value := order(c.Generation, c.Token)
+	if c.Holder == "" {
+		value += unnamed
+	}
+	return value + fmt.Sprintf("%020d", int64(ms))
+}
+
+// afterSame is the first text after all values of grants like that of a claim, but for their settle times.
+func afterSame(c tokens.Claim) string {
+	if c.Holder == "" {
+		return order(c.Generation, c.Token) + "0"
+	}
+	return afterEqual(c.Generation, c.Token)
 }
 
 func parseGrant(kv *mvccpb.KeyValue, resource string, incarnation int64) (fleetGrant, error) {
@@ -199,7 +219,9 @@ func parseGrant(kv *mvccpb.KeyValue, resource string, incarnation int64) (fleetG
 	if g.generation, g.token, err = parseOrder(string(kv.Value)); err != nil {
 		return g, fmt.Errorf("the grant of incarnation %d on %s is damaged: %w", incarnation, resource, err)
 	}
-	ms, err := strconv.ParseInt(string(kv.Value[orderLen:]), 10, 64)
+	settle, ok := strings.CutPrefix(string(kv.Value[orderLen:]), unnamed)
+	g.unnamed = ok
+	ms, err := strconv.ParseInt(settle, 10, 64)
 	if err != nil {
 		return g, fmt.Errorf("the grant of incarnation %d on %s is damaged: %w", incarnation, resource, err)
 	}

@@ -51,11 +51,14 @@ func (s *store) Record(ctx context.Context, incarnation int64, c tokens.Claim) (
 		RaisedAt: time.Now(), Generation: c.Generation,
 	}
 	put := clientv3.OpPut(fence, fenceValue(e))
-	grant := grantValue(c.Generation, c.Token, c.Settle)
-	after := afterEqual(c.Generation, c.Token)
+	grant, ours := grantValue(c), s.keys.grant(c.Resource, incarnation)
 	anew := s.putGrant(c.Resource, incarnation, grant)
 	// What is open under the same token may need the longer settle time. A write that leaves the value as it is gives it a new id.
-	longer := []clientv3.Op{clientv3.OpTxn(within(s.keys.grant(c.Resource, incarnation), grant, after), s.putGrant(c.Resource, incarnation, ""), anew)}
+	longer := []clientv3.Op{clientv3.OpTxn(within(ours, grant, afterSame(c)), s.putGrant(c.Resource, incarnation, ""), anew)}
+	if c.Holder != "" { // one of ours for writers that do not name themselves stands until it is given back
+		begin := order(c.Generation, c.Token) + unnamed
+		longer = []clientv3.Op{clientv3.OpTxn(within(ours, begin, order(c.Generation, c.Token)+"0"), nil, longer)}
+	}
 	others := clientv3.OpGet(s.keys.grants(c.Resource), clientv3.WithPrefix())
 	boundBegin, boundEnd := bound(c.Generation, c.Token, c.Holder)
 	freeBegin, freeEnd := bound(c.Generation, c.Token, "")
@@ -84,11 +87,15 @@ func (s *store) Record(ctx context.Context, incarnation int64, c tokens.Claim) (
 	if which == refused {
 		return rec, refusal(c, rangeOf(answers[0]))
 	}
-	own, below, err := s.split(c.Resource, incarnation, rangeOf(answers[len(answers)-1]), c.Generation, c.Token)
+	own, below, err := s.split(incarnation, rangeOf(answers[len(answers)-1]), e)
 	if err != nil {
 		return rec, err
 	}
 	s.remember(own)
+	if own.before(e) {
+		s.tell(ctx, append(below, own))
+		return fleet.Recorded{Own: own.id}, nil
+	}
 	rec = fleet.Recorded{
 		Grant: tokens.Grant{
 			ID: own.id, Token: c.Token, Holder: c.Holder, Settle: own.settle, Generation: c.Generation,
@@ -147,18 +154,16 @@ func refusal(c tokens.Claim, kvs []*mvccpb.KeyValue) error {
 	return fmt.Errorf("the fence of %s is damaged", c.Resource)
 }
 
-// split tells our own grant on a resource from those below an order, which it sorts.
-func (s *store) split(
-	resource string, incarnation int64, kvs []*mvccpb.KeyValue, generation int64, t tokens.Token,
-) (own fleetGrant, below []fleetGrant, err error) {
+// split tells our own grant on a resource from those that come before what is recorded, which it sorts.
+func (s *store) split(incarnation int64, kvs []*mvccpb.KeyValue, e tokens.Entry) (own fleetGrant, below []fleetGrant, err error) {
 	for _, kv := range kvs {
-		g, err := parseGrant(kv, resource, number(kv.Key, s.keys.grants(resource)))
+		g, err := parseGrant(kv, e.Resource, number(kv.Key, s.keys.grants(e.Resource)))
 		switch {
 		case err != nil:
 			return own, nil, err
 		case g.incarnation == incarnation:
 			own = g
-		case g.below(generation, t):
+		case g.before(e):
 			below = append(below, g)
 		}
 	}
@@ -200,7 +205,7 @@ func (s *store) RecordReset(ctx context.Context, incarnation int64, resource str
 		if which == 1 {
 			continue // somebody has raised it in between; nothing was changed
 		}
-		own, below, err := s.split(resource, incarnation, rangeOf(answers[len(answers)-1]), e.Generation, t)
+		own, below, err := s.split(incarnation, rangeOf(answers[len(answers)-1]), e)
 		if err != nil {
 			return e, rec, err
 		}

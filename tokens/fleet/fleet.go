@@ -14,6 +14,10 @@
 // A raise records its token, and its own grant, and learns which lower grants there are. Each is given back by who has it, once no write
 // under it can take effect any more, or removed as above. The raise returns when the last of them is gone. Whoever has a grant is asked
 // for it by what stands in the store, not by what it remembers; a message that says so may be lost, and each beat looks anew.
+//
+// A token is bound to a holder in the same way: grants with it for writers that do not name themselves are lower ones. That goes for our own grant,
+// too. A raise to a higher token takes its place, for the fence has let nothing older pass since before the raise was sent. It cannot
+// bind its memory as early: the token may be another holder's already. So the store says first whose it is.
 package fleet
 
 import (
@@ -374,13 +378,12 @@ func (r *Registry) yield(rv tokens.Revocation) {
 	if !busy {
 		r.yielding[rv.ID] = struct{}{}
 	}
-	onRevoke := r.onRevoke
 	r.mu.Unlock()
 	if busy {
 		return
 	}
 	r.tasks.Go(func() {
-		err := onRevoke(r.ctx, rv)
+		err := r.revoker()(r.ctx, rv)
 		if err == nil {
 			err = r.GiveBack(r.ctx, rv.ID)
 		}
@@ -403,7 +406,7 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 		return tokens.Grant{}, r.noLease()
 	}
 	r.enter(c.Resource)
-	rec, err := r.record(ctx, func(ctx context.Context) (Recorded, error) { return r.store.Record(ctx, int64(incarnation), c) })
+	rec, err := r.recordClaim(ctx, int64(incarnation), c)
 	if err != nil {
 		r.leave(c.Resource, false)
 		return tokens.Grant{}, err
@@ -424,6 +427,32 @@ func (r *Registry) Raise(ctx context.Context, c tokens.Claim) (tokens.Grant, err
 		return tokens.Grant{}, err
 	}
 	return rec.Grant, nil
+}
+
+// recordClaim records a claim, after it has given back what stands in its way of our own. If we crash in between, the token is bound, and its holder
+// comes again.
+func (r *Registry) recordClaim(ctx context.Context, incarnation int64, c tokens.Claim) (Recorded, error) {
+	for {
+		rec, err := r.record(ctx, func(ctx context.Context) (Recorded, error) { return r.store.Record(ctx, incarnation, c) })
+		if err != nil || rec.Own == 0 {
+			return rec, err
+		}
+		// Asked here, and not by way of a beat: for a reset the fence waits for its raises, and so for this one.
+		bound := tokens.Entry{Resource: c.Resource, Token: c.Token, Holder: c.Holder, Generation: c.Generation}
+		if err := r.revoker()(ctx, tokens.Revocation{ID: rec.Own, Entry: bound}); err != nil {
+			return rec, err
+		}
+		if err := r.GiveBack(ctx, rec.Own); err != nil {
+			return rec, unavailable(err)
+		}
+	}
+}
+
+// revoker is who is asked for grants.
+func (r *Registry) revoker() func(context.Context, tokens.Revocation) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.onRevoke
 }
 
 func (r *Registry) enter(resource string) {

@@ -38,6 +38,11 @@ type Store interface {
 	// resource (with the longer settle time of the two where their tokens are equal), and returns the grants below it in the order of
 	// (generation, token), of whatever incarnation, and sees to it that the living ones find theirs in View.Revoked until they are removed.
 	//
+	// Of two grants with one token that without a holder is the lower one. Where the incarnation's own grant is such a one and the claim has the same
+	// token and a holder, it is not replaced: it may have been handed out, and our memory does not know yet that its time is over. Then token and
+	// holder are recorded, it stands, revoked as the lower ones of others are, and Recorded has its id as Own and nothing else. The claim is
+	// recorded again when it is removed.
+	//
 	// The lower grants are read when no other Record on the resource can come between. Ids of grants rise on each resource.
 	//
 	// It fails with [ErrEnded], a [*tokens.StaleError], a [*tokens.ConflictError] or a [*tokens.ResetError], and nothing is changed then.
@@ -79,7 +84,7 @@ type Store interface {
 type View struct {
 	Alive   []Peer
 	Ended   []int64             // incarnations that are not swept
-	Revoked []tokens.Revocation // the caller's grants that lower no more than the recorded (generation, token): somebody waits for them
+	Revoked []tokens.Revocation // the caller's grants that are lower than what is recorded: somebody waits for them
 	Mapping int64               // version of the mappings on record
 }
 
@@ -92,8 +97,9 @@ type Peer struct {
 
 // Recorded is what Record did.
 type Recorded struct {
-	Grant tokens.Grant // its Incarnation is set by the caller
-	Lower []GrantRef   // to be waited for
+	Grant tokens.Grant   // its Incarnation is set by the caller
+	Lower []GrantRef     // to be waited for
+	Own   tokens.GrantID // our grant without a holder that has to be given back first; 0 if there is none
 }
 
 // A GrantRef names one grant on record.

@@ -14,7 +14,7 @@ import (
 const (
 	recordSQL = `
 SELECT outcome, coalesce(generation, 0), coalesce(token, 0), coalesce(holder, ''), coalesce(raised, false), coalesce(id, 0), coalesce(settle_ms, 0), lower_ids, lower_incarnations
-FROM fenceproxy.record($1, $2, $3, $4, $5, $6, $7)`
+FROM fenceproxy.record($1, $2, $3, $4, $5, $6, $7, $8)`
 	resetSQL = "SELECT outcome, coalesce(generation, 0), coalesce(raised_at, 0), lower_ids, lower_incarnations FROM fenceproxy.reset($1, $2, $3)"
 
 	// Locked in the order of their ids, as everybody does. Who waits for one of them is told.
@@ -38,7 +38,7 @@ func (s *store) Record(ctx context.Context, incarnation int64, c tokens.Claim) (
 	var raised bool
 	var lower, incarnations []int64
 	err = write(ctx, s.calls, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, recordSQL, incarnation, []byte(c.Resource), c.Generation, int64(c.Token), []byte(c.Holder), []byte(c.AccessKey), ceil(c.Settle)).
+		return conn.QueryRow(ctx, recordSQL, incarnation, []byte(c.Resource), c.Generation, int64(c.Token), []byte(c.Holder), []byte(c.AccessKey), ceil(c.Settle), c.Holder != "").
 			Scan(&outcome, &generation, &token, &holder, &raised, &id, &settle, &lower, &incarnations)
 	})
 	if err != nil {
@@ -46,6 +46,10 @@ func (s *store) Record(ctx context.Context, incarnation int64, c tokens.Claim) (
 	}
 	switch outcome {
 	case "recorded":
+		if id == 0 {
+			_, rec.Own = others(references(c.Resource, lower, incarnations), incarnation)
+			return rec, nil
+		}
 		rec.Grant = tokens.Grant{
 			ID: tokens.GrantID(id), Token: c.Token, Holder: string(holder), Settle: time.Duration(settle) * time.Millisecond, Raised: raised, Generation: generation,
 		}
@@ -73,6 +77,18 @@ func references(resource string, ids, incarnations []int64) (refs []fleet.GrantR
 	return refs
 }
 
+// others takes an incarnation's own grant out of some; 0 if there is none.
+func others(refs []fleet.GrantRef, incarnation int64) (left []fleet.GrantRef, own tokens.GrantID) {
+	for _, ref := range refs {
+		if ref.Incarnation == incarnation {
+			own = ref.ID
+		} else {
+			left = append(left, ref)
+		}
+	}
+	return left, own
+}
+
 // RecordReset implements [fleet.Store].
 func (s *store) RecordReset(ctx context.Context, incarnation int64, resource string, t tokens.Token) (e tokens.Entry, rec fleet.Recorded, err error) {
 	var outcome string
@@ -87,13 +103,7 @@ func (s *store) RecordReset(ctx context.Context, incarnation int64, resource str
 	case outcome == "ended":
 		return e, rec, fleet.ErrEnded
 	}
-	for _, ref := range references(resource, lower, incarnations) {
-		if ref.Incarnation == incarnation {
-			rec.Grant.ID = ref.ID
-		} else {
-			rec.Lower = append(rec.Lower, ref)
-		}
-	}
+	rec.Lower, rec.Grant.ID = others(references(resource, lower, incarnations), incarnation)
 	return tokens.Entry{Resource: resource, Token: t, Generation: generation, RaisedAt: time.UnixMilli(at)}, rec, nil
 }
 

@@ -18,10 +18,12 @@ var (
 	version1 string
 	//go:embed schema/2.sql
 	version2 string
+	//go:embed schema/3.sql
+	version3 string
 )
 
 // versions are the steps from an empty schema to the newest one. A step that was released is never changed.
-var versions = []string{version1, version2}
+var versions = []string{version1, version2, version3}
 
 // setUpLock is the number of the advisory lock under which the schema is made and upgraded: FNCR.
 const setUpLock = 0x46_4e_43_52

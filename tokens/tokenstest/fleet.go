@@ -20,7 +20,9 @@ func RunFleet(t *testing.T, h FleetHarness) {
 	}{
 		{"Story", fleetStories, false},
 		{"Promise", fleetPromises, false},
+		{"Holder", fleetHolders, false},
 		{"Late", fleetLateCalls, true},
+		{"Binding", fleetBindings, true},
 		{"Lease", fleetLeases, true},
 		{"Reset", fleetResets, true},
 		{"Around", fleetAround, true},
@@ -86,6 +88,180 @@ var fleetStories = []fleetCase{
 		if !errors.As(err, &conflict) || conflict.Bound != "x" {
 			w.t.Errorf("%v", err)
 		}
+	}},
+}
+
+// fleetHolders are about binding a token that is in use already, by writers that do not name themselves.
+var fleetHolders = []fleetCase{
+	{"a token that is bound through one instance is refused without a name by all", func(w *fleetWorld) {
+		w.c.start()
+		for _, i := range []*instance{w.a, w.b, w.c} {
+			i.write(34) // each has a grant now
+		}
+		upload := w.a.begin(34)
+		defer upload.End()
+		w.took(0, w.lease/5, func() { w.mustBind(w.b, "x") })
+		for _, i := range []*instance{w.a, w.b, w.c} {
+			w.conflict(i.try(34), "x")
+		}
+		select {
+		case <-upload.Context().Done():
+			w.conflict(context.Cause(upload.Context()), "x")
+		case <-time.After(w.lease/5 + w.slack):
+			w.t.Error("the upload was not told")
+		}
+		for _, i := range []*instance{w.a, w.b, w.c} {
+			w.mustBind(i, "x")
+			if e, err := i.fence.Highest(context.Background(), res); err != nil || e.Token != 34 || e.Holder != "x" {
+				w.t.Errorf("%s shows %+v, %v", i.name, e, err)
+			}
+		}
+		w.a.write(35)
+		w.stale(w.b.tryAs(34, "x"), 35)
+	}},
+	{"who binds a token waits for writes without a name that are past the gate of another instance", func(w *fleetWorld) {
+		old := w.a.admit(34)
+		w.a.finish(old, w.settle/2)
+		w.took(w.settle/2, w.settle/2+w.lease/5, func() { w.mustBind(w.b, "x") })
+		w.mustHaveLanded(1)
+		w.conflict(w.a.try(34), "x")
+	}},
+	{"who binds a token waits for writes without a name that are past the gate of the same instance, and none comes after them", func(w *fleetWorld) {
+		old := w.a.admit(34)
+		w.a.finish(old, w.settle/2)
+		w.took(w.settle/2, w.settle/2+w.lease/5, func() {
+			time.AfterFunc(w.settle/4, func() { w.conflict(w.a.try(34), "x") })
+			w.mustBind(w.a, "x")
+		})
+		w.mustHaveLanded(1)
+	}},
+	{"a killed instance without a name is waited for by who binds its token", func(w *fleetWorld) {
+		w.a.doubt(w.a.admit(34), w.settle-w.lease/5)
+		w.a.kill()
+		w.took(w.settle, w.lease+w.settle+w.lease/2, func() { w.mustBind(w.b, "x") })
+		w.mustHaveLanded(1)
+	}},
+	{"once a token is bound, its holder waits for nobody at any instance", func(w *fleetWorld) {
+		w.mustBind(w.a, "x")
+		old := w.a.admitAs(34, "x")
+		w.a.finish(old, w.settle/2)
+		w.took(0, 0, func() { w.mustBind(w.b, "x") })
+	}},
+	{"two names at once, and writers without: one of them gets the token, and the others are told", func(w *fleetWorld) {
+		for _, i := range []*instance{w.a, w.b} {
+			i.finish(i.admit(34), w.lease)
+		}
+		results := make(chan error, 2)
+		go func() { results <- w.bind(w.a, "x") }()
+		go func() { results <- w.bind(w.b, "y") }()
+		one, other := <-results, <-results
+		if one == nil {
+			one, other = other, one
+		}
+		var conflict *tokens.ConflictError
+		if other != nil || !errors.As(one, &conflict) {
+			w.t.Errorf("%v and %v", one, other)
+		}
+		for _, i := range []*instance{w.a, w.b} {
+			if err := i.try(34); !errors.As(err, &conflict) {
+				w.t.Errorf("without a name, through %s: %v", i.name, err)
+			}
+		}
+	}},
+	{"one name at two instances that both have writes without: both come to an end", func(w *fleetWorld) {
+		for _, i := range []*instance{w.a, w.b} {
+			i.finish(i.admit(34), w.lease)
+		}
+		results := make(chan error, 2)
+		for _, i := range []*instance{w.a, w.b} {
+			go func() { results <- w.bind(i, "x") }()
+		}
+		w.took(w.lease/2, w.lease*3/2, func() {
+			for range 2 {
+				if err := <-results; err != nil {
+					w.t.Error(err)
+				}
+			}
+		})
+	}},
+}
+
+// fleetBindings are what becomes of a token that is being bound while calls are late, instances fail and fences are reset.
+var fleetBindings = []fleetCase{
+	{"the answer to a raise without a name that comes behind the binding gives no right", func(w *fleetWorld) {
+		w.a.link.fail(fault{after: w.lease * 4 / 10}, "Record")
+		admitted := make(chan error, 1)
+		go func() { admitted <- w.a.try(34) }()
+		w.eventually(w.lease/5, "recorded", func() bool {
+			e, err := w.b.reg.Lookup(context.Background(), res)
+			return err == nil && e.Token == 34
+		})
+		w.took(0, w.lease/5, func() { w.mustBind(w.b, "x") })
+		w.conflict(<-admitted, "x")
+	}},
+	{"a binding whose caller has given up, and that takes effect later, is heard of by its instance before the holder is told yes by another", func(w *fleetWorld) {
+		w.restart(w.a, tokens.Options{RaiseWait: w.lease})
+		w.a.write(34)
+		w.a.link.fail(fault{before: w.lease}, "Record") // its caller waits for half a lease
+		w.unavailable(w.bind(w.a, "x"))
+		w.a.link.mend()
+		old := w.a.admit(34) // nobody knows yet
+		w.a.finish(old, 2*w.lease)
+		w.eventually(w.lease, "bound", func() bool {
+			e, err := w.b.reg.Lookup(context.Background(), res)
+			return err == nil && e.Holder == "x"
+		})
+		w.took(w.lease/2, w.lease*2, func() { w.mustBind(w.b, "x") })
+		w.mustHaveLanded(2)
+		w.conflict(w.a.try(34), "x")
+	}},
+	{"a binding whose answer was lost leaves its instance's grant to be given back", func(w *fleetWorld) {
+		w.a.write(34)
+		w.a.link.fail(fault{unanswered: true}, "Record")
+		w.unavailable(w.bind(w.a, "x"))
+		w.a.link.mend()
+		w.took(0, w.lease/5, func() { w.mustBind(w.b, "x") })
+		w.conflict(w.a.try(34), "x")
+	}},
+	{"a binding that gives up because the lease is lost takes no grant from under a write", func(w *fleetWorld) {
+		w.b.write(34)
+		old := w.a.admit(34)
+		failed := make(chan error, 1)
+		go func() { failed <- w.bind(w.b, "x") }() // waits for a's
+		w.eventually(w.lease/5, "bound", func() bool {
+			e, err := w.a.reg.Lookup(context.Background(), res)
+			return err == nil && e.Holder == "x"
+		})
+		w.lose(w.b)
+		w.a.finish(old, w.settle/2)
+		<-failed
+		w.took(0, w.settle+w.lease, func() { w.a.write(35) })
+		w.mustHaveLanded(3)
+	}},
+	{"the next token's raise waits for what is open under one that is being bound", func(w *fleetWorld) {
+		old := w.a.admit(34)
+		w.a.finish(old, w.settle/2)
+		bound := make(chan error, 1)
+		go func() { bound <- w.bind(w.a, "x") }()
+		time.Sleep(w.lease / 5)
+		w.took(w.settle/4, w.settle/2+w.lease/5, func() { w.b.write(35) })
+		w.mustHaveLanded(2)
+		<-bound
+	}},
+	{"a reset meets bindings at both instances, and all come to an end", func(w *fleetWorld) {
+		w.c.start()
+		for _, i := range []*instance{w.a, w.b} {
+			i.finish(i.admit(34), w.settle/2)
+		}
+		results := make(chan error, 2)
+		for _, i := range []*instance{w.a, w.b} {
+			go func() { results <- w.bind(i, "x") }()
+		}
+		time.Sleep(w.lease / 5)
+		w.took(w.settle/4, w.settle/2+w.lease, func() { w.reset(w.c, 0) })
+		<-results
+		<-results
+		w.eventually(w.lease, "all well", func() bool { return w.a.try(99) == nil && w.b.try(99) == nil && w.c.try(99) == nil })
 	}},
 }
 
@@ -267,6 +443,37 @@ func (w *fleetWorld) patiently(i *instance, c tokens.Claim) {
 		} else if !isWaiting(err) || time.Now().After(deadline) {
 			w.t.Fatal(err)
 		}
+	}
+}
+
+// bind announces token 34 with a holder, until it is done or refused. Its client is told yes.
+func (w *fleetWorld) bind(i *instance, holder string) error {
+	c := w.claim(34)
+	c.Holder = holder
+	deadline := time.Now().Add(4 * (w.lease + w.settle))
+	for {
+		e, err := i.fence.Announce(context.Background(), c)
+		if err == nil {
+			w.ack(res, claimed(i, e.Generation, c))
+		}
+		if err == nil || !isWaiting(err) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+func (w *fleetWorld) mustBind(i *instance, holder string) {
+	w.t.Helper()
+	if err := w.bind(i, holder); err != nil {
+		w.t.Fatalf("holder %q through %s: %v", holder, i.name, err)
+	}
+}
+
+func (w *fleetWorld) conflict(err error, bound string) {
+	w.t.Helper()
+	var conflict *tokens.ConflictError
+	if !errors.As(err, &conflict) || conflict.Bound != bound {
+		w.t.Errorf("%v; want the refusal of a token that is bound to %q", err, bound)
 	}
 }
 
@@ -528,17 +735,17 @@ var fleetLeases = []fleetCase{
 	}},
 	{"an instance that is back leaves the grants of its lost lease to settle", func(w *fleetWorld) {
 		before := w.a.reg.Incarnation()
-		w.a.doubt(w.a.admit(1), w.settle)
+		w.a.doubt(w.a.admit(1), w.settle-w.lease/20)
 		w.lose(w.a)
 		w.eventually(w.lease, "back", func() bool { now := w.a.reg.Incarnation(); return now != 0 && now != before })
 		w.took(w.settle-w.lease*2, w.settle+w.lease, func() { w.b.write(2) })
 		w.mustHaveLanded(2)
 	}},
 	{"two lost leases settle each for itself", func(w *fleetWorld) {
-		w.a.doubt(w.a.admit(1), w.settle)
+		w.a.doubt(w.a.admit(1), w.settle-w.lease/20)
 		w.lose(w.a)
 		w.eventually(w.lease, "back", func() bool { return w.a.reg.Incarnation() != 0 })
-		w.a.doubt(w.a.admit(1), w.settle)
+		w.a.doubt(w.a.admit(1), w.settle-w.lease/20)
 		w.lose(w.a)
 		w.eventually(w.lease, "back", func() bool { return w.a.reg.Incarnation() != 0 })
 		w.b.write(2)
@@ -688,7 +895,7 @@ func (w *fleetWorld) reset(i *instance, t tokens.Token) {
 		w.t.Errorf("reset through %s: %v", i.name, err)
 		return
 	}
-	w.ack(res, stamp{e.Generation, e.Token, i})
+	w.ack(res, stamp{e.Generation, e.Token, 0, i})
 }
 
 // fleetAround is about joining, leaving and mappings.

@@ -43,18 +43,20 @@ type fleetWorld struct {
 	landed  int                // effects; guarded by mu
 	late    int                // effects when the incarnation that let them through was over; guarded by mu
 	crossed int                // effects after which another instance answered a higher token; guarded by mu
+	bound   int                // those of them after which it answered the same token, to a holder; guarded by mu
 	open    map[string][]stamp // effects since the last answer, by resource; guarded by mu
 }
 
-// A stamp is a token in a generation of its resource. What the promise orders.
+// A stamp is a token in a generation of its resource, with a holder or without. What the promise orders: a fleet does so for holders, too.
 type stamp struct {
 	generation int64
 	token      tokens.Token
+	named      int // 1: by its holder
 	by         *instance
 }
 
 func (s stamp) below(o stamp) bool {
-	return cmp.Or(cmp.Compare(s.generation, o.generation), cmp.Compare(s.token, o.token)) < 0
+	return cmp.Or(cmp.Compare(s.generation, o.generation), cmp.Compare(s.token, o.token), cmp.Compare(s.named, o.named)) < 0
 }
 
 // An instance is one proxy: its clock, its link to the store, its registry and its fence.
@@ -238,7 +240,11 @@ func (w *fleetWorld) eventually(within time.Duration, what string, is func() boo
 }
 
 func stampOf(i *instance, wr *tokens.Write) stamp {
-	return stamp{wr.Generation(), wr.Claim().Token, i}
+	return claimed(i, wr.Generation(), wr.Claim())
+}
+
+func claimed(i *instance, generation int64, c tokens.Claim) stamp {
+	return stamp{generation, c.Token, min(len(c.Holder), 1), i}
 }
 
 // land is the effect of a write: what no reader may see after a higher token's client was told yes.
@@ -249,7 +255,11 @@ func (w *fleetWorld) land(resource string, s stamp, incarnation uint64) {
 	if up := s.by.up; up == nil || up.Incarnation() != incarnation {
 		w.late++
 	}
-	if acked := w.acked[resource]; s.below(acked) {
+	switch acked := w.acked[resource]; {
+	case !s.below(acked):
+	case s.generation == acked.generation && s.token == acked.token:
+		w.t.Errorf("broken promise: on %s a write through %s with token %d and no holder took effect after one by its holder was answered", resource, s.by.name, s.token)
+	default:
 		w.t.Errorf("broken promise: on %s a write through %s with token %d of generation %d took effect after token %d of generation %d was answered",
 			resource, s.by.name, s.token, s.generation, acked.token, acked.generation)
 	}
@@ -267,6 +277,9 @@ func (w *fleetWorld) ack(resource string, s stamp) {
 	for _, o := range w.open[resource] {
 		if o.below(s) && o.by != s.by {
 			w.crossed++
+			if o.generation == s.generation && o.token == s.token {
+				w.bound++
+			}
 		}
 	}
 	w.open[resource] = nil
@@ -275,7 +288,14 @@ func (w *fleetWorld) ack(resource string, s stamp) {
 // begin is a write up to the gate.
 func (i *instance) begin(t tokens.Token) *tokens.Write {
 	i.t.Helper()
-	wr, err := i.fence.Begin(context.Background(), i.claim(t))
+	return i.beginAs(t, "")
+}
+
+func (i *instance) beginAs(t tokens.Token, holder string) *tokens.Write {
+	i.t.Helper()
+	c := i.claim(t)
+	c.Holder = holder
+	wr, err := i.fence.Begin(context.Background(), c)
 	if err != nil {
 		i.t.Fatalf("%s begins with token %d: %v", i.name, t, err)
 	}
@@ -285,7 +305,12 @@ func (i *instance) begin(t tokens.Token) *tokens.Write {
 // admit is a write past the gate. Clients come back when they are told to wait.
 func (i *instance) admit(t tokens.Token) *tokens.Write {
 	i.t.Helper()
-	wr := i.begin(t)
+	return i.admitAs(t, "")
+}
+
+func (i *instance) admitAs(t tokens.Token, holder string) *tokens.Write {
+	i.t.Helper()
+	wr := i.beginAs(t, holder)
 	deadline := time.Now().Add(4 * (i.lease + i.settle))
 	for {
 		err := wr.Admit(context.Background())
@@ -312,8 +337,12 @@ func (i *instance) done(wr *tokens.Write) {
 }
 
 // try is a write that may be refused. It does not come back.
-func (i *instance) try(t tokens.Token) error {
-	wr, err := i.fence.Begin(context.Background(), i.claim(t))
+func (i *instance) try(t tokens.Token) error { return i.tryAs(t, "") }
+
+func (i *instance) tryAs(t tokens.Token, holder string) error {
+	c := i.claim(t)
+	c.Holder = holder
+	wr, err := i.fence.Begin(context.Background(), c)
 	if err != nil {
 		return err
 	}

@@ -40,8 +40,14 @@ type memoryGrant struct {
 	fleet.GrantRef
 	generation int64
 	token      tokens.Token
+	named      int // 1: for a holder
 	settle     time.Duration
 	revoked    bool
+}
+
+// compare puts grants in the order in which they wait for each other.
+func (g *memoryGrant) compare(o *memoryGrant) int {
+	return cmp.Or(cmp.Compare(g.generation, o.generation), cmp.Compare(g.token, o.token), cmp.Compare(g.named, o.named))
 }
 
 // NewMemory returns an empty one. timed says that it times leases itself.
@@ -241,10 +247,16 @@ func (s *memoryStore) Record(_ context.Context, incarnation int64, c tokens.Clai
 	}
 	g := &memoryGrant{
 		GrantRef:   fleet.GrantRef{ID: tokens.GrantID(s.m.next()), Resource: c.Resource, Incarnation: incarnation},
-		generation: e.Generation, token: c.Token, settle: c.Settle,
+		generation: e.Generation, token: c.Token, named: min(len(c.Holder), 1), settle: c.Settle,
 	}
-	if was := s.m.of(incarnation, c.Resource); was != nil {
-		if was.generation == g.generation && was.token == g.token {
+	was := s.m.of(incarnation, c.Resource)
+	below := func(o *memoryGrant) bool { return o.compare(g) < 0 }
+	if was != nil && was.generation == g.generation && was.token == g.token && was.named < g.named {
+		s.m.revoke(c.Resource, below)
+		return fleet.Recorded{Own: was.ID}, nil
+	}
+	if was != nil {
+		if was.compare(g) == 0 {
 			g.settle = max(g.settle, was.settle)
 		}
 		delete(s.m.grants, was.ID)
@@ -252,9 +264,7 @@ func (s *memoryStore) Record(_ context.Context, incarnation int64, c tokens.Clai
 	}
 	s.m.grants[g.ID] = g
 	rec.Grant = tokens.Grant{ID: g.ID, Token: g.token, Holder: e.Holder, Settle: g.settle, Raised: raised, Generation: g.generation}
-	rec.Lower = s.m.revoke(c.Resource, func(o *memoryGrant) bool {
-		return cmp.Or(cmp.Compare(o.generation, g.generation), cmp.Compare(o.token, g.token)) < 0
-	})
+	rec.Lower = s.m.revoke(c.Resource, below)
 	return rec, nil
 }
 

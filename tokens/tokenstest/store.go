@@ -309,7 +309,7 @@ var storeCases = []struct {
 	}},
 	{"a holder is bound to a token that has none, and to the next with it", func(s *storeTest) {
 		s.a.token(34)
-		if rec := s.b.record(tokens.Claim{Token: 34, Holder: "a"}); rec.Grant.Raised || len(rec.Lower) != 0 {
+		if rec := s.b.record(tokens.Claim{Token: 34, Holder: "a"}); rec.Grant.Raised || rec.Own != 0 {
 			s.t.Errorf("binding: %+v", rec)
 		}
 		s.mustHave(res, tokens.Entry{Token: 34, Holder: "a"})
@@ -320,6 +320,8 @@ var storeCases = []struct {
 		s.a.record(tokens.Claim{Token: tokens.Max})
 		s.mustHave(res, tokens.Entry{Token: tokens.Max})
 	}},
+	{"a grant without a holder is lower than one with the same token and one", unnamedGrants},
+	{"an incarnation's own grant without a holder is not replaced by one with it", ownUnnamedGrant},
 	{"lower grants are returned, whoever has them, and equal ones are not", func(s *storeTest) {
 		c := s.open()
 		of := s.a.token(0)
@@ -611,6 +613,91 @@ var storeCases = []struct {
 	}},
 	{"raises at the same time: each sees every lower grant that was there before it", racingRecords},
 	{"two incarnations that record at the same time as they are ended leave nothing behind", recordsAgainstEnd},
+}
+
+// unnamedGrants: a token is bound through one instance when others have grants for writers that do not name themselves.
+func unnamedGrants(s *storeTest) {
+	c := s.open()
+	lower := c.token(33)
+	unnamed := s.a.token(34)
+	s.mustWaitFor(unnamed.Lower, lower)
+	if ids := s.a.revoked(); len(ids) != 0 {
+		s.t.Errorf("revoked: %v", ids)
+	}
+	x := tokens.Claim{Token: 34, Holder: "x", Settle: time.Minute}
+	first := s.b.record(x)
+	s.mustWaitFor(first.Lower, lower, unnamed)
+	for range 2 {
+		v := s.a.beat()
+		if len(v.Revoked) != 1 || v.Revoked[0].ID != unnamed.Grant.ID || v.Revoked[0].Token != 34 || v.Revoked[0].Holder != "x" {
+			s.t.Fatalf("%+v", v.Revoked)
+		}
+	}
+	again := s.b.record(x) // in the place of the first, which is of the same holder
+	s.mustWaitFor(again.Lower, lower, unnamed)
+	if err := s.a.Remove(bg, unnamed.Grant.ID); err != nil {
+		s.t.Fatal(err)
+	}
+	if ids := s.a.revoked(); len(ids) != 0 {
+		s.t.Errorf("removed, and still %v", ids)
+	}
+	other := s.a.record(x)
+	s.mustWaitFor(other.Lower, lower) // one with the holder is not lower
+	s.mustWaitFor(c.record(x).Lower)
+	if ids := s.b.revoked(); len(ids) != 0 {
+		s.t.Errorf("the holder's are revoked: %v", ids)
+	}
+	next := s.b.token(35)
+	if len(next.Lower) != 2 {
+		s.t.Errorf("a higher token waits for %+v", next.Lower)
+	}
+}
+
+// ownUnnamedGrant: what was handed out for writers that do not name themselves stands until it is given back, and is asked for like any other.
+func ownUnnamedGrant(s *storeTest) {
+	own := s.a.token(34)
+	other := s.b.token(34)
+	x := tokens.Claim{Resource: res, Token: 34, Holder: "x", Settle: time.Minute}
+	for range 2 {
+		rec, err := s.a.Record(bg, s.a.incarnation, x)
+		if err != nil || rec.Own != own.Grant.ID || rec.Grant.ID != 0 || len(rec.Lower) != 0 {
+			s.t.Fatalf("%+v, %v; want our own grant %d", rec, err, own.Grant.ID)
+		}
+		s.mustStand([]fleet.GrantRef{ref(s.a, own), ref(s.b, other)}, own, other)
+		s.mustHave(res, tokens.Entry{Token: 34, Holder: "x"})
+	}
+	for m, rec := range map[*member]fleet.Recorded{s.a: own, s.b: other} {
+		if v := m.beat(); len(v.Revoked) != 1 || v.Revoked[0].ID != rec.Grant.ID || v.Revoked[0].Holder != "x" {
+			s.t.Errorf("revoked: %+v", v.Revoked)
+		}
+	}
+	_, err := s.a.Record(bg, s.a.incarnation, tokens.Claim{Resource: res, Token: 34})
+	var conflict *tokens.ConflictError
+	if !errors.As(err, &conflict) || conflict.Bound != "x" {
+		s.t.Errorf("without a name: %v", err)
+	}
+	if err := s.a.Remove(bg, own.Grant.ID); err != nil {
+		s.t.Fatal(err)
+	}
+	bound := s.a.record(x)
+	if bound.Own != 0 {
+		s.t.Errorf("%+v", bound)
+	}
+	s.mustWaitFor(bound.Lower, other)
+
+	// A grant without a holder is replaced by a higher token, whatever its holder, and by one of a new generation.
+	lower := s.a.record(tokens.Claim{Resource: "bucket/b", Token: 1})
+	higher := s.a.record(tokens.Claim{Resource: "bucket/b", Token: 2, Holder: "x"})
+	if higher.Own != 0 || higher.Grant.ID <= lower.Grant.ID {
+		s.t.Errorf("%+v", higher)
+	}
+	s.a.record(tokens.Claim{Resource: "bucket/c", Token: 1})
+	if _, _, err := s.b.RecordReset(bg, s.b.incarnation, "bucket/c", 1); err != nil {
+		s.t.Fatal(err)
+	}
+	if rec := s.a.record(tokens.Claim{Resource: "bucket/c", Token: 1, Holder: "x", Generation: 1}); rec.Own != 0 {
+		s.t.Errorf("%+v", rec)
+	}
 }
 
 func resetStoreCase(s *storeTest) {
