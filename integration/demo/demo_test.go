@@ -88,6 +88,12 @@ type demo struct {
 // start starts `fenceproxy demo`.
 func start(t *testing.T, args ...string) *demo {
 	t.Helper()
+	return startWith(t, nil, args...)
+}
+
+// startWith starts it with something in its environment.
+func startWith(t *testing.T, env []string, args ...string) *demo {
+	t.Helper()
 	d := &demo{temp: t.TempDir()}
 	for _, dir := range []string{d.temp, filepath.Dir(d.temp)} { // PostgreSQL runs as somebody else
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -98,7 +104,7 @@ func start(t *testing.T, args ...string) *demo {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	d.cmd = exec.CommandContext(ctx, program, append([]string{"demo"}, args...)...)
-	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.temp, d.mark)
+	d.cmd.Env = append(append(os.Environ(), "TMPDIR="+d.temp, d.mark), env...)
 	d.cmd.Stderr = &d.errs
 	out, err := d.cmd.StdoutPipe()
 	if err == nil {

@@ -114,12 +114,14 @@ func (n *Narrator) Verdict(text string) {
 func (n *Narrator) line(colour, actor, text string) {
 	since := n.paint(dim, fmt.Sprintf("%6.1fs", time.Since(n.began).Seconds()))
 	lead := since + "  " + n.paint(n.colourOf(actor), fmt.Sprintf("%-*s", actorColumn, actor)) + " "
+	var b strings.Builder
 	for i, line := range wrap(text, n.width-textColumn) {
 		if i > 0 || actor == "" {
 			lead = strings.Repeat(" ", textColumn)
 		}
-		n.print(lead + n.paint(colour, line) + "\n")
+		b.WriteString(lead + n.paint(colour, line) + "\n")
 	}
+	n.print(b.String()) // at once: others may tell something, too
 }
 
 func (n *Narrator) block(colour string, indent int, text string) {

@@ -155,8 +155,11 @@ func (q *queueStory) allBusy(ctx context.Context, crew *queueCrew) error {
 		if err != nil {
 			return err
 		}
-		if who, double := held[said.id]; double || said.word != "took" {
-			return fmt.Errorf("%s %s job %d, which %s holds", said.worker.Name, said.word, said.id, who)
+		if said.word != "took" {
+			return fmt.Errorf("%s was to work at job %d, and %s", said.worker.Name, said.id, said.word)
+		}
+		if who := held[said.id]; who != "" {
+			return fmt.Errorf("%s took job %d, which %s holds", said.worker.Name, said.id, who)
 		}
 		held[said.id] = said.worker.Name
 	}

@@ -109,8 +109,11 @@ func (c *queueCrew) next(ctx context.Context) (queueSaid, error) {
 func (c *queueCrew) until(ctx context.Context, word string, job int) (queueSaid, error) {
 	for {
 		said, err := c.next(ctx)
-		if err != nil || said.word == word && said.id == job {
-			return said, err
+		if err != nil {
+			return said, fmt.Errorf("somebody was to say %q of job %d: %w", word, job, err)
+		}
+		if said.word == word && said.id == job {
+			return said, nil
 		}
 	}
 }

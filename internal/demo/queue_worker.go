@@ -85,8 +85,7 @@ func (w *queueWorker) session(ctx context.Context, config *pgx.ConnConfig) error
 		case conn.IsClosed() && ctx.Err() == nil:
 			return nil
 		case errors.Is(err, pgx.ErrNoRows):
-			err = sleep(ctx, 25*time.Millisecond+rand.N(50*time.Millisecond))
-			if err != nil {
+			if err := sleep(ctx, 50*time.Millisecond+rand.N(100*time.Millisecond)); err != nil {
 				return err
 			}
 		case err != nil:
