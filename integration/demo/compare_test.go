@@ -27,10 +27,10 @@ func TestCompare(t *testing.T) {
 	for _, r := range rows {
 		names = append(names, r[1])
 		killed, paused := number(t, r[2]), number(t, r[5])
-		if soon := killed < ttl/2; soon != (r[1] == "PostgreSQL") {
+		if soon := killed < ttl/4; soon != (r[1] == "PostgreSQL") {
 			t.Errorf("%s had a new holder %.2f s after the kill", r[1], killed)
 		}
-		if paused < ttl/2 {
+		if paused < ttl/4 {
 			t.Errorf("%s had a new holder %.2f s after the pause", r[1], paused)
 		}
 		tokens := []float64{number(t, r[3]), number(t, r[4]), number(t, r[6]), number(t, r[7])}

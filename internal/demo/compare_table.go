@@ -28,6 +28,9 @@ func (s *Stage) table(all []*compared) {
 
 func (r round) tokens() string { return fmt.Sprintf("%d → %d", r.first, r.second) }
 
+// soon says that it was no TTL that ran out. A holder that renews its lock every third of it leaves more than that, even when it is late.
+func (r round) soon(ttl time.Duration) bool { return r.after < ttl/4 }
+
 // columns sets rows below each other. The last cell of a row may be as long as it likes: it makes no column wider.
 func columns(rows [][]string) (lines []string) {
 	var widths []int
@@ -60,7 +63,7 @@ func (s *Stage) footnotes(all []*compared, ttl time.Duration) {
 			continue
 		}
 		ran[c.name] = c
-		if c.killed.after < ttl/2 {
+		if c.killed.soon(ttl) {
 			soon = append(soon, c.name)
 		}
 	}
@@ -68,7 +71,7 @@ func (s *Stage) footnotes(all []*compared, ttl time.Duration) {
 		s.Text("Sooner after a kill: %s. That lock lives by its connection, which the kernel closes when the process dies. A paused process keeps its "+
 			"connection; the server ends it when it has asked nothing for the TTL.", strings.Join(soon, ", "))
 	}
-	if c := ran["ZooKeeper"]; c != nil && c.killed.after >= ttl/2 {
+	if c := ran["ZooKeeper"]; c != nil && !c.killed.soon(ttl) {
 		s.Text("ZooKeeper sees the connection break, too, but its session goes on until its timeout: the client may come back by another connection.")
 	}
 	s.Text("LATE WRITE: what the paused holder's did to a directory; FENCED: behind fenceproxy, which was told the token of each write.")
