@@ -60,6 +60,10 @@ func newBalancer(t *testing.T, members []*member) *balancer {
 	}
 	b.server = httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: b.choose, Transport: b, ErrorHandler: failed, FlushInterval: -1, ErrorLog: log.New(discard{}, "", 0),
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Set(histories.ServedBy, r.Request.URL.Host)
+			return nil
+		},
 	})
 	b.address = b.server.Listener.Addr().String()
 	if err := histories.Eventually(t.Context(), "all proxies are ready", func() error {

@@ -85,6 +85,7 @@ type options struct {
 	lease       time.Duration // 2 s
 	settle      time.Duration // of the store; 6 s
 	drain       time.Duration // 1 s
+	raiseWait   time.Duration // 3 s
 	bare        bool          // neither conditions nor stamps: registry and settle time alone have to keep the promise
 	misbehaving bool          // the store in memory, in the place of versitygw
 	direct      bool          // no relays
@@ -130,7 +131,7 @@ buckets:
   - name: bkt
     rules:
 %[6]s
-limits: {raise_wait: 3s}
+limits: {raise_wait: %[7]v}
 `
 
 const plainRules = `      - {match: "jobs/{job}/**", resource: "jobs/{job}"}`
@@ -177,7 +178,7 @@ func (o options) complete() options {
 	for _, d := range []struct {
 		of        *time.Duration
 		byDefault time.Duration
-	}{{&o.lease, 2 * time.Second}, {&o.settle, 6 * time.Second}, {&o.drain, time.Second}} {
+	}{{&o.lease, 2 * time.Second}, {&o.settle, 6 * time.Second}, {&o.drain, time.Second}, {&o.raiseWait, 3 * time.Second}} {
 		if *d.of == 0 {
 			*d.of = d.byDefault
 		}
@@ -223,7 +224,7 @@ func (f *fleet) configure(t *testing.T, m *member, rules string) {
 	if f.bare {
 		store += ", stamp: off, conditional: off"
 	}
-	text := fmt.Sprintf(configOf, f.dir, m.number, f.drain, f.engine.config(ways, f.lease), fmt.Sprintf("%s, settle: %v", store, f.settle), rules)
+	text := fmt.Sprintf(configOf, f.dir, m.number, f.drain, f.engine.config(ways, f.lease), fmt.Sprintf("%s, settle: %v", store, f.settle), rules, f.raiseWait)
 	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

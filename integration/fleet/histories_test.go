@@ -20,6 +20,9 @@ const (
 	attempts   = 3                      // at a history, where the store was slower than its settle time
 )
 
+// lateEffects are those of a store that took its time behind the back of a proxy.
+const lateEffects = "late effects in the store's ledger"
+
 // histories of each registry and store, and events of each.
 func amount() (each, events int) {
 	each, events = 1, 4
@@ -38,6 +41,14 @@ func TestHistories(t *testing.T) {
 	if !long && *count == 0 {
 		return // it takes three proxies, clients, registry and store minutes on a small machine: the long form runs it
 	}
+	all := histories.NewTotals()
+	t.Cleanup(func() {
+		for _, what := range []string{histories.HandedOver, histories.SeenUnknown} {
+			if all.Ops > 0 && all.Met[what] == 0 {
+				t.Errorf("%q never happened in all histories together: there was nothing that could have gone wrong, and they show nothing", what)
+			}
+		}
+	})
 	forEachEngine(t, "", func(t *testing.T, kind engineKind) {
 		start := time.Now()
 		each, _ := amount()
@@ -54,7 +65,7 @@ func TestHistories(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/seed%d", name, seed), func(t *testing.T) {
 						t.Parallel()
-						for n := 1; !oneHistory(t, kind, seed, misbehaving, sum); n++ {
+						for n := 1; !oneHistory(t, kind, seed, misbehaving, sum, all); n++ {
 							if n == attempts {
 								t.Errorf("the store took too long over an answer, %d times: on this machine nothing is shown", attempts)
 								return
@@ -65,7 +76,7 @@ func TestHistories(t *testing.T) {
 			}
 		})
 		t.Logf("%s: %d histories, %d ops, %d runs void, in %v; %v", kind.name, ran, sum.Ops, sum.Void, time.Since(start).Round(time.Second), sum.Met)
-		for _, what := range append(kindsOf(kind), histories.Unanswered, histories.Refusals, histories.SeenUnknown) {
+		for _, what := range append(kindsOf(kind), histories.Unanswered, histories.Refusals, histories.SeenUnknown, histories.HandedOver, lateEffects) {
 			if sum.Met[what] == 0 && each >= 6 && !t.Failed() {
 				t.Errorf("%q never happened in %d histories: they show nothing of it", what, ran)
 			}
@@ -76,7 +87,7 @@ func TestHistories(t *testing.T) {
 func kindsOf(kind engineKind) []string { return append([]string{kind.unseat}, faultKinds...) }
 
 // oneHistory runs and checks one. It says false, and nothing else, if the store broke the assumption that the promise rests on.
-func oneHistory(t *testing.T, kind engineKind, seed uint64, misbehaving bool, sum *histories.Totals) bool {
+func oneHistory(t *testing.T, kind engineKind, seed uint64, misbehaving bool, sums ...*histories.Totals) bool {
 	// Each store begins elsewhere in the kinds, so that one history on each goes through eight of them.
 	_, events := amount()
 	place := 2 * seed
@@ -104,7 +115,9 @@ func oneHistory(t *testing.T, kind engineKind, seed uint64, misbehaving bool, su
 	for _, m := range f.members {
 		if slowest := m.toStore.Stats().Slowest; slowest > f.settle-f.settle/3 {
 			t.Logf("void: the store took %v over an answer", slowest)
-			sum.AddVoid()
+			for _, sum := range sums {
+				sum.AddVoid()
+			}
 			return false
 		}
 		if f.balancer.sentTo(m.number) == 0 {
@@ -120,13 +133,18 @@ func oneHistory(t *testing.T, kind engineKind, seed uint64, misbehaving bool, su
 		Seed: seed, Store: kind.name, Fleet: true, Events: n.events, History: rec.History, Unexpected: rec.Unexpected,
 	}
 	r.JudgeAll(t)
-	sum.Add(r)
+	for _, sum := range sums {
+		sum.Add(r)
+	}
 	if misbehaving {
 		violations, late := f.store.judge(rec.Start, rec.History)
 		for _, v := range violations {
 			t.Error(v)
 		}
 		t.Logf("%d effects, %d of them late; %v", len(f.store.ledger), late, f.store.faults)
+		for _, sum := range sums {
+			sum.Count(lateEffects, late)
+		}
 	}
 	return true
 }

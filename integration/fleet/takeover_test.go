@@ -24,7 +24,8 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 		each   = 8 // resources of a kind
 		margin = 10 * time.Second
 	)
-	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second})
+	// Who waits for the killed proxy waits longer than the raise does for its client, and is told so. Who waits for one that is alive does not.
+	f := newFleet(t, kind, options{lease: 5 * time.Second, settle: 5 * time.Second, raiseWait: 6 * time.Second})
 	victim, second, third := f.members[0], f.members[1], f.members[2]
 	key := func(kind string, i int) string { return fmt.Sprintf("/own/%s%d", kind, i) }
 	for i := range each {
@@ -70,7 +71,14 @@ func testKilledProxy(t *testing.T, kind engineKind) {
 			load.Go(func() {
 				begun := time.Now()
 				err := histories.Eventually(t.Context(), "raise "+path, func() error {
-					return f.expect(third.address, http.MethodPut, path, 2, "raised", http.StatusOK)
+					a := f.ask(third.address, http.MethodPut, path, 2, "raised", histories.Patience)
+					switch {
+					case a.name == "WaitingForOlderWrite":
+						t.Errorf("%s, of which the killed proxy had no lower grant: %v", path, a)
+					case a.err == nil && a.status != http.StatusOK:
+						return errors.New(a.String())
+					}
+					return a.err
 				})
 				mu.Lock()
 				defer mu.Unlock()

@@ -344,10 +344,13 @@ func request(ctx context.Context, url string, o Op, size int) (r *http.Request, 
 	return r, err
 }
 
+// ServedBy is the header in which a balancer says who answered.
+const ServedBy = "X-Served-By"
+
 // understand is the list at [Outcome].
 func (o Op) understand(resp *http.Response, body []byte) Op {
 	name := resp.Header.Get("X-Fence-Error")
-	o.Answer = strings.TrimSpace(resp.Status + " " + name)
+	o.Answer, o.By = strings.TrimSpace(resp.Status+" "+name), resp.Header.Get(ServedBy)
 	o.Highest, _ = strconv.ParseInt(resp.Header.Get("X-Fence-Highest"), 10, 64)
 	switch status := resp.StatusCode; {
 	case status == http.StatusOK && o.Kind == Get:

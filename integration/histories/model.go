@@ -54,6 +54,7 @@ type Op struct {
 	Outcome  Outcome
 	Highest  int64  // X-Fence-Highest of the answer
 	Answer   string // as the client saw it, for people
+	By       string // which of several proxies answered, where a balancer says so in [ServedBy]
 }
 
 const (

@@ -1,6 +1,7 @@
 package histories
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -85,6 +86,7 @@ const (
 	Unanswered  = "ops of unknown outcome"
 	Refusals    = "refusals"
 	SeenUnknown = "unknown PUTs that count" // whose content was read
+	HandedOver  = "tokens handed over between proxies"
 )
 
 // Totals are counted over all histories of a store.
@@ -103,6 +105,13 @@ func (sum *Totals) AddVoid() {
 	sum.Void++
 }
 
+// Count counts something else.
+func (sum *Totals) Count(what string, n int) {
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
+	sum.Met[what] += n
+}
+
 // Add counts what happened in a history.
 func (sum *Totals) Add(r Record) {
 	sum.mu.Lock()
@@ -111,6 +120,7 @@ func (sum *Totals) Add(r Record) {
 	for _, e := range r.Events {
 		sum.Met[e.What] += e.Met
 	}
+	sum.Met[HandedOver] += handedOver(r.History)
 	for _, o := range r.History {
 		switch o.Outcome {
 		case Unknown:
@@ -122,4 +132,22 @@ func (sum *Totals) Add(r Record) {
 			sum.Met[Refusals]++
 		}
 	}
+}
+
+// handedOver counts, over all resources, the answers to higher tokens by another proxy than the one that had answered the last older write.
+func handedOver(history []Op) (n int) {
+	for _, ops := range perResource(history) {
+		answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.By == "" || !o.Raises() })
+		slices.SortFunc(answered, func(a, b Op) int { return cmp.Compare(a.Return, b.Return) })
+		var last Op
+		for _, o := range answered {
+			if last.By != "" && last.By != o.By && last.Token < o.Token {
+				n++
+			}
+			if o.Token >= last.Token && !o.reads() && o.Kind != Announce {
+				last = o
+			}
+		}
+	}
+	return n
 }
