@@ -4,12 +4,13 @@ package servers
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"math/rand/v2"
 	"net"
 	"os"
 	"testing"
@@ -25,15 +26,21 @@ func skip(t testing.TB, format string, args ...any) {
 	t.Skipf("SKIPPED, and not shown: "+format, args...)
 }
 
-// freePort is one that nobody listens on at the moment.
+// freePort is one that nobody listens on at the moment. It is below those that the kernel gives to connections and to listeners that ask for any
+// (from 32768: net.ipv4.ip_local_port_range): one of theirs could be taken before the server that it is for has started, or while it is down.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 12000 + rand.N(20000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		return port
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no free port was found in a hundred tries")
+	return 0
 }
 
 // tail is the end of a log.
@@ -48,7 +55,7 @@ func tail(path string) string {
 // certificate makes one for 127.0.0.1, which is its own authority, and its key, both as PEM.
 func certificate(t testing.TB) (cert, key []byte) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +63,7 @@ func certificate(t testing.TB) (cert, key []byte) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	signed, err := x509.CreateCertificate(cryptorand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
 	}
