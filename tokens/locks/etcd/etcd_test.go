@@ -122,7 +122,7 @@ func keys(t testing.TB, client *clientv3.Client, name string) []string {
 	return all
 }
 
-// TestNobodyThere: who asks where nobody is is told at once, and why.
+// TestNobodyThere: who asks where nobody is is told so after a few seconds, and why.
 func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	s := open(t, "etcd://127.0.0.1:1/name")
@@ -210,8 +210,7 @@ func TestPausedWaiter(t *testing.T) {
 
 // TestPassword: with a user in the URL, who may do no more than read and write below the lock's name; and over a restart of the server, which
 // forgets who was let in.
-func TestPassword(t *testing.T) {
-	t.Parallel()
+func TestPassword(t *testing.T) { // before the others begin: a server takes its time over a password
 	cluster := servers.StartEtcd(t, servers.EtcdOptions{})
 	cluster.RequirePassword("jobs/")
 	host := strings.TrimPrefix(cluster.Endpoints()[0], "http://")

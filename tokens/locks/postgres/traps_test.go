@@ -72,6 +72,7 @@ func TestCrash(t *testing.T) {
 			t.Errorf("released: %v", err)
 		}
 	}
+	t.Run("AnOlderStateOfTheFiles", func(t *testing.T) { testAnOlderStateOfTheFiles(t, p) })
 }
 
 // TestPromotedAsynchronous is the trap of standbys: one that is promoted does not know the last epochs, and would give them again. The row says on which
@@ -116,10 +117,8 @@ func TestPromotedAsynchronous(t *testing.T) {
 	}
 }
 
-// TestAnOlderStateOfTheFiles is the trap that is left: it has nothing in it that tells. Fences tell: they refuse the tokens.
-func TestAnOlderStateOfTheFiles(t *testing.T) {
-	t.Parallel()
-	p := servers.StartPostgres(t, servers.PostgresOptions{})
+// testAnOlderStateOfTheFiles is the trap that is left: it has nothing in it that tells. Fences tell: they refuse the tokens.
+func testAnOlderStateOfTheFiles(t *testing.T, p *servers.Postgres) {
 	_, dsn := p.Database()
 	s := open(t, at(dsn, "jobs"))
 	must(t, acquire(t, s, "a").Release)
@@ -143,10 +142,8 @@ func TestAnOlderStateOfTheFiles(t *testing.T) {
 	}
 }
 
-// TestUnsure: a commit that was kept from waiting for its standby is no commit.
-func TestUnsure(t *testing.T) {
-	t.Parallel()
-	p := servers.StartPostgres(t, servers.PostgresOptions{})
+// testUnsure: a commit that was kept from waiting for its standby is no commit.
+func testUnsure(t *testing.T, p *servers.Postgres) {
 	name, dsn := p.Database()
 	s := open(t, at(dsn, "jobs"))
 	must(t, acquire(t, s, "a").Release)
@@ -254,6 +251,7 @@ func TestCheck(t *testing.T) {
 		checked(t, s, setting+" = off")
 		set(setting, "on")
 	}
+	t.Run("Unsure", func(t *testing.T) { testUnsure(t, p) })
 	p.Standby("s1")
 	p.WaitReplicated("s1")
 	checked(t, s, "pg_read_all_stats")
