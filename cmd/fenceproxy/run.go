@@ -270,11 +270,19 @@ func (r *runner) acquire(ctx context.Context) (*locks.Grant, error) {
 		r.report.Token, r.report.TakenOver = grant.Token(), grant.TakenOver()
 		return grant, nil
 	case errors.Is(context.Cause(ctx), errNotWon) && w.seen():
-		return nil, &exitError{exitNotWon, fmt.Errorf("%s was not free within %s: %s", r.lock, r.options.wait, w.whose())}
+		return nil, &exitError{exitNotWon, fmt.Errorf("%s was not free%s: %s", r.lock, r.within(), w.whose())}
 	case errors.Is(context.Cause(ctx), errNotWon):
-		return nil, &exitError{exitNotWon, fmt.Errorf("%s could not be taken within %s: %w", r.lock, r.options.wait, err)}
+		return nil, &exitError{exitNotWon, fmt.Errorf("%s could not be taken%s: %w", r.lock, r.within(), err)}
 	}
 	return nil, fmt.Errorf("%s: %w", r.lock, err)
+}
+
+// within is how long the lock was waited for.
+func (r *runner) within() string {
+	if r.options.wait == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" within %s", r.options.wait)
 }
 
 // tryWait is how long a lock that is not to be waited for may take to say whether it is free.
