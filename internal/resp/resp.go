@@ -17,7 +17,7 @@ import (
 const CallTime = 5 * time.Second
 
 // After checkAfter without use a connection is asked whether it still stands, before anything that counts is sent over it.
-const checkAfter = time.Second
+const checkAfter = 100 * time.Millisecond
 
 // Options say which server, and who asks.
 type Options struct {

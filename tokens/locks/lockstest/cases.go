@@ -104,10 +104,7 @@ func testRenewed(b *bench) {
 	go func() {
 		defer close(done)
 		for end := time.Now().Add(3*b.TTL + b.Late); time.Now().Before(end); time.Sleep(b.TTL / 6) {
-			ctx, cancel := context.WithTimeout(context.Background(), soon)
-			err := hold.Renew(ctx)
-			cancel()
-			if err != nil {
+			if err := settled(hold.Renew); err != nil {
 				b.Errorf("it was renewed in time, and then not: %v", err)
 				return
 			}

@@ -64,7 +64,7 @@ func testStorm(b *bench) {
 					b.Errorf("token %d: somebody else came in", h.Token())
 				}
 				to := time.Now()
-				if err := h.Release(ctx); err != nil {
+				if err := settled(h.Release); err != nil {
 					b.Errorf("client %d, token %d: %v", i, h.Token(), err)
 				}
 				mu.Lock()

@@ -192,20 +192,29 @@ func (c *client) cannot(holder string, within time.Duration) {
 
 func (b *bench) renew(h locks.Hold) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	if err := h.Renew(ctx); err != nil {
+	if err := settled(h.Renew); err != nil {
 		b.Fatalf("the hold with token %d was not renewed: %v", h.Token(), err)
 	}
 }
 
 func (b *bench) release(h locks.Hold) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	if err := h.Release(ctx); err != nil {
+	if err := settled(h.Release); err != nil {
 		b.Fatalf("the hold with token %d was not released: %v", h.Token(), err)
 	}
+}
+
+// settled calls until it is known what became of it: a call may fail for reasons that pass.
+func settled(call func(context.Context) error) (err error) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		err = call(ctx)
+		cancel()
+		if err == nil || errors.Is(err, locks.ErrLost) {
+			return err
+		}
+	}
+	return err
 }
 
 // lost holds that a hold is over, and that it says so: sooner or later, for its connection may have to be made anew. It must never be renewed.
