@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fenceproxy/fenceproxy/integration/servers"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/consul/consultest"
@@ -73,6 +74,11 @@ func TestSameTokenTwice(t *testing.T) {
 	p := startProxy(t)
 	p.mustRun("redis://"+primary.Address+"/jobs/7", "node-1", "write 1\n")
 	replica.Replicated()
+	for deadline := time.Now().Add(patience); replica.Do("GET", "{jobs/7}:token") != "1"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the replica never heard of the first hand-over")
+		}
+	}
 	replica.Cut()
 	p.mustRun("redis://"+primary.Address+"/jobs/7", "node-2", "write 2\n")
 	primary.Kill()
