@@ -81,10 +81,10 @@ func (n *nemesis) do(what string, m *member) (met func() int, undo func(), err e
 	case killProxy:
 		m.Kill()
 		time.Sleep(n.upTo(500 * time.Millisecond))
-		err = n.restart(m)
+		err = n.comeBack(m)
 	case restartProxy:
 		if err = m.terminate(); err == nil {
-			err = n.restart(m)
+			err = n.comeBack(m)
 		}
 	case restartRegistry:
 		n.engine.stop()
@@ -112,6 +112,12 @@ func (n *nemesis) do(what string, m *member) (met func() int, undo func(), err e
 		m.toStore.Cut(n.rand.IntN(2) == 0)
 	}
 	return met, undo, err
+}
+
+// comeBack starts a proxy again that has ended. The last fault is over by then: it may be what keeps this one from the registry, for as long as it lasts.
+func (n *nemesis) comeBack(m *member) error {
+	n.heal()
+	return n.restart(m)
 }
 
 // slow delays what goes one way between a proxy and the registry: so that it is answered after its lease is over, or only nearly.

@@ -27,7 +27,7 @@ func SimulateFleet(t *testing.T, engine func(t testing.TB, seed uint64) Engine) 
 		})
 	}
 	t.Logf("%d seeds: %d effects, %d of them behind the end of the lease under which they were let through, %d older than what another instance answered next, "+
-		"%d of these only for want of a name; %d answers, %d resets, %d leases lost by instances that went on, %d calls that took effect when their caller had given up",
+		"%d of these only for want of a name, %d answers, %d resets, %d leases lost by instances that went on, %d calls that took effect when their caller had given up",
 		*seeds, sum.Effects, sum.Late, sum.Crossed, sum.Bound, sum.Answers, sum.Resets, sum.Lost, sum.LateCalls)
 	if sum.Late == 0 || sum.Crossed == 0 || sum.LateCalls == 0 || sum.Resets == 0 || sum.Lost == 0 || sum.Answers == 0 || sum.Bound == 0 && *seeds >= 100 {
 		t.Errorf("something never happened: %+v", sum)
