@@ -58,6 +58,7 @@ var allowed = map[string][]string{
 	"tokens/locks/lockstest": {"tokens", "tokens/locks"},
 	"tokens/locks/postgres":  {"tokens", "tokens/locks"},
 	"tokens/locks/redis":     {"internal/resp", "tokens", "tokens/locks", "tokens/locks/internal/node"},
+	"tokens/locks/redlock":   {"internal/resp", "tokens", "tokens/locks", "tokens/locks/internal/node"},
 	"internal/resp":          {},
 
 	"tokens/locks/internal/node": {"internal/resp", "internal/trust", "tokens", "tokens/locks"},

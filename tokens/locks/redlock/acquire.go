@@ -94,17 +94,17 @@ type try struct {
 
 // run returns a hold, or nil where the lock is not to be had now, or an error where no majority has answered. What it may have taken is given back.
 func (t *try) run(ctx context.Context) (locks.Hold, error) {
-	began := time.Now()
-	// A try ends soon by itself, and what it has taken is known better if it is not cut short.
+	// A try ends soon by itself, and what it has taken is known better if it is not cut short. A pause in the middle of it may let the locks run
+	// out; whoever is given the hold renews it first, and learns that.
 	detached := context.WithoutCancel(ctx)
-	locked := t.s.each(detached, patience(t.r.TTL), every, lockScript, 2, t.id, t.r.Holder, node.Millis(t.r.TTL.Milliseconds()), node.Millis(began.UnixMilli()))
+	locked := t.s.each(detached, patience(t.r.TTL), every, lockScript, 2, t.id, t.r.Holder, node.Millis(t.r.TTL.Milliseconds()), node.Millis(time.Now().UnixMilli()))
 	token, err := t.token(locked)
 	if token == 0 || err != nil || ctx.Err() != nil {
 		t.withdraw(detached, locked)
 		return nil, err
 	}
 	raised := t.s.each(detached, patience(t.r.TTL), func(i int) bool { return locked[i].yes() }, raiseScript, 1, t.id, node.Millis(int64(token)))
-	if count(raised, answer.yes) < t.s.majority || time.Since(began) > t.r.TTL-t.r.TTL/10 || ctx.Err() != nil {
+	if count(raised, answer.yes) < t.s.majority || ctx.Err() != nil {
 		t.withdraw(detached, locked)
 		return nil, t.s.unanswered(raised)
 	}

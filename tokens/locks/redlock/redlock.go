@@ -15,7 +15,7 @@
 //   - Lock: every server is asked to set name, if it is not set, and tells its counter in the same script. With fewer than a majority of locks the
 //     try is over. Else its token is 1 and the highest counter that it was told.
 //   - Raise: every server that gave its lock is asked to set the counter to the token, which it does if the lock is still that of this id and the
-//     counter is lower. With a majority of that, before the TTL is over, the lock is ours.
+//     counter is lower. With a majority of that the lock is ours.
 //
 // What ends without success is taken back. Nothing is sent twice, and what was not answered counts as not done.
 //
