@@ -13,6 +13,7 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens/locks/kubernetes"
 	postgreslock "github.com/fenceproxy/fenceproxy/tokens/locks/postgres"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/redis"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/redlock"
 	"github.com/fenceproxy/fenceproxy/tokens/locks/zookeeper"
 )
 
@@ -32,6 +33,7 @@ var lockKinds = []lockForm{
 	{"postgres", "postgres://HOST:5432/DATABASE/NAME", "an epoch, committed before it is used", opens(postgreslock.Open)},
 	{"redis", "redis://HOST:6379/NAME", "a counter, raised in the script that takes the lock", opens(redis.Open)},
 	{"rediss", "rediss://HOST:6379/NAME", "the same over TLS", opens(redis.Open)},
+	{"redlock", "redlock://HOST:6379,HOST:6379,…/NAME", "counters that a majority has raised", opens(redlock.Open)},
 	{"zookeeper", "zookeeper://HOST:2181[,…]/PATH", "the czxid of the holder's node", opens(zookeeper.Open)},
 }
 

@@ -22,7 +22,7 @@ var allowed = map[string][]string{
 		"backends/file", "backends/s3", "internal/demo", "internal/sqlitedb", "proxy", "proxy/admin", "proxy/audit", "proxy/audit/postgres", "proxy/rules", "proxy/sigv4",
 		"tokens", "tokens/etcd", "tokens/postgres", "tokens/sqlite",
 		"tokens/locks", "tokens/locks/consul", "tokens/locks/etcd", "tokens/locks/fence", "tokens/locks/kubernetes", "tokens/locks/postgres", "tokens/locks/redis",
-		"tokens/locks/zookeeper",
+		"tokens/locks/redlock", "tokens/locks/zookeeper",
 	},
 	"proxy":                            {"internal/checksum", "internal/localname", "proxy/audit", "proxy/rules", "proxy/sigv4", "tokens"},
 	"proxy/sigv4":                      {},
