@@ -174,6 +174,13 @@ func (r *runner) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
+	if ctx.Err() != nil { // main was faster, and knows not which signal it was
+		return &exitError{exitSignal + int(syscall.SIGTERM), &signalError{syscall.SIGTERM}}
+	}
+	// Who reads our words may be gone (2>&1 | head). That is an error of Write then, and not our end: the lock is to be kept, and given back.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
 
 	grant, err := r.prepare(ctx, signals)
 	if err != nil {
@@ -198,13 +205,15 @@ func (r *runner) run(ctx context.Context) error {
 func (r *runner) prepare(ctx context.Context, signals <-chan os.Signal) (*locks.Grant, error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // main's context knows not which signal it was
 	listened := make(chan struct{})
+	var ended *signalError // to be read when listened is closed
 	go func() {
 		defer close(listened)
 		for {
 			select {
 			case s := <-signals:
 				if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 && s != syscall.SIGWINCH { // nobody is there yet whom they would concern
-					cancel(&signalError{s.(syscall.Signal)})
+					ended = &signalError{s.(syscall.Signal)}
+					cancel(ended)
 				}
 			case <-ctx.Done():
 				return
@@ -213,16 +222,16 @@ func (r *runner) prepare(ctx context.Context, signals <-chan os.Signal) (*locks.
 	}()
 	grant, err := r.acquire(ctx)
 	if err == nil {
-		if err = r.raise(ctx, grant); err != nil {
-			err = errors.Join(err, r.release(grant))
-		}
-	}
-	var ended *signalError
-	if err != nil && errors.As(context.Cause(ctx), &ended) {
-		err = &exitError{exitSignal + int(ended.signal), ended}
+		err = r.raise(ctx, grant)
 	}
 	cancel(nil)
 	<-listened
+	if ended != nil { // perhaps when all was done: the command would not hear of it any more
+		err = &exitError{exitSignal + int(ended.signal), ended}
+	}
+	if err != nil && grant != nil {
+		err = errors.Join(err, r.release(grant))
+	}
 	var coded *exitError
 	if err != nil && !errors.As(err, &coded) {
 		err = &exitError{exitRunFailed, err}

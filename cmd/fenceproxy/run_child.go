@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -12,10 +14,10 @@ import (
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
 )
 
-// forwarded are the signals that the command gets.
-var forwarded = []os.Signal{
+// forwarded are the signals that the command gets. One that we were started without an ear for, as by nohup, stays ignored, for the command, too.
+var forwarded = slices.DeleteFunc([]os.Signal{
 	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
-}
+}, signal.Ignored)
 
 // A child is the command while it runs.
 type child struct {
@@ -51,10 +53,10 @@ func (r *runner) child(g *locks.Grant, signals <-chan os.Signal) (code int, err 
 				r.log.say("%v. The command goes on with token %d; once somebody else has written, it is refused", g.Err(), g.Token())
 				continue
 			}
-			r.log.say("%v. The command with token %d is told to end; SIGKILL comes in %s", g.Err(), g.Token(), r.options.killAfter)
 			c.signal(syscall.SIGTERM)
 			c.signal(syscall.SIGCONT) // a stopped one would not hear it
 			kill = time.After(r.options.killAfter)
+			r.log.say("%v. The command with token %d is told to end; SIGKILL comes in %s", g.Err(), g.Token(), r.options.killAfter)
 		case <-kill:
 			kill = nil
 			r.log.say("the command has not ended: SIGKILL")
