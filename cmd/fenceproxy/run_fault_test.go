@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -117,5 +118,22 @@ func TestRunNohup(t *testing.T) {
 	cmd.Env = append(os.Environ(), asProgram+"=1")
 	if out, err := cmd.Output(); err != nil || strings.TrimSpace(string(out)) != "alive" {
 		t.Errorf("%v: %q", err, out)
+	}
+}
+
+// TestLockURLSaysNoPassword: neither the URL that is shown nor an error has a piece of a password in it, wherever in the URL it stands.
+func TestLockURLSaysNoPassword(t *testing.T) {
+	for _, text := range []string{
+		"redis://:hunter2@127.0.0.1/n", "redis://:hunter2/x@127.0.0.1/n", "redis://u:hunter2#x@127.0.0.1/n", "redis://u:hunter2?x@127.0.0.1/n", "redis://u:%hunter2@127.0.0.1/n",
+		"zookeeper://u:12#hunter2@h/n", "consul://:12#hunter2@h/n", "gopher://h/n?password=hunter2",
+		"postgres://u@127.0.0.1/db/n?password=hunter2", "postgres://u@127.0.0.1/db/n?sslmode=disable&sslpassword=hunter2&password=hunter2",
+	} {
+		s, shown, err := openLock(text)
+		if said := fmt.Sprint(shown, err); strings.Contains(said, "hunter2") {
+			t.Errorf("%s: %s", text, said)
+		}
+		if err == nil {
+			_ = s.Close()
+		}
 	}
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -57,11 +59,14 @@ func lockForms() string {
 	return b.String()
 }
 
+// errLockURL quotes nothing: a password may be anywhere in what cannot be read.
+var errLockURL = errors.New("it cannot be read as a URL; in a user and a password, write %2F for /, %3F for ?, %23 for #, %40 for @, %3A for : and %25 for %")
+
 // openLock opens the lock of a URL, and returns its URL without a password.
 func openLock(text string) (s locks.Service, shown string, err error) {
 	u, err := url.Parse(text)
-	if err != nil {
-		return nil, "", fmt.Errorf("it is not a URL: %w", withoutURL(err)) // the text may have a password in it
+	if err != nil || u.Fragment != "" {
+		return nil, "", errLockURL
 	}
 	i := slices.IndexFunc(lockKinds, func(k lockForm) bool { return k.scheme == u.Scheme })
 	if i < 0 {
@@ -69,16 +74,13 @@ func openLock(text string) (s locks.Service, shown string, err error) {
 		for _, k := range lockKinds {
 			known = append(known, k.scheme+"://")
 		}
-		return nil, "", fmt.Errorf("%q is the URL of no lock that is known here: it begins with %s", u.Redacted(), strings.Join(known, ", "))
+		return nil, "", fmt.Errorf("%q is the URL of no lock that is known here: it begins with %s", withoutPassword(u), strings.Join(known, ", "))
 	}
 	s, err = lockKinds[i].open(text)
-	return s, u.Redacted(), err
+	return s, withoutPassword(u), err
 }
 
-// withoutURL is what a [url.Error] says beside the URL.
-func withoutURL(err error) error {
-	if e, ok := err.(*url.Error); ok {
-		return e.Err
-	}
-	return err
-}
+// passwords stand in the query, too, where PostgreSQL's client library reads them: password, sslpassword.
+var passwords = regexp.MustCompile(`(password=)[^&]*`)
+
+func withoutPassword(u *url.URL) string { return passwords.ReplaceAllString(u.Redacted(), "${1}xxxxx") }
