@@ -41,6 +41,7 @@ func (r *runner) child(g *locks.Grant, signals <-chan os.Signal) (code int, err 
 		case <-exited:
 			code := codeOf(c.cmd.ProcessState)
 			if r.report.Lost && r.options.onLost == "term" {
+				c.endRest(kill)
 				return exitLockLost, &exitError{exitLockLost, errQuiet}
 			}
 			return code, nil
@@ -93,6 +94,24 @@ func (c *child) signal(s syscall.Signal) {
 	}
 	_ = c.cmd.Process.Signal(s)
 }
+
+// endRest waits for what the command has started and left behind, and has been told to end with it, until kill comes: a script ends at once,
+// and what it was that wrote may take its time, or not listen.
+func (c *child) endRest(kill <-chan time.Time) {
+	tick := time.NewTicker(groupLook)
+	defer tick.Stop()
+	for c.group && kill != nil && syscall.Kill(-c.cmd.Process.Pid, 0) == nil {
+		select {
+		case <-tick.C:
+		case <-kill:
+			c.signal(syscall.SIGKILL)
+			return
+		}
+	}
+}
+
+// groupLook is the time between two looks whether somebody is left in a process group.
+const groupLook = 20 * time.Millisecond
 
 // codeOf is the exit code of a process as a shell has it.
 func codeOf(s *os.ProcessState) int {

@@ -95,6 +95,20 @@ func TestRunNobodyReads(t *testing.T) {
 	waitFor(t, filepath.Join(dir, "ended"))
 }
 
+// TestRunLostLeftBehind: what a script has started does not outlive the SIGKILL of a lost lock, though the script has ended with the SIGTERM.
+func TestRunLostLeftBehind(t *testing.T) {
+	dir := t.TempDir()
+	exe, _ := os.Executable()
+	r := startRun(t, dir, nil, "--kill-after", "300ms", "--", "sh", "-c", "FENCEPROXY_TEST_STUBBORN=1 "+exe+" & wait")
+	r.line()
+	touch(t, dir, "lost")
+	began := time.Now()
+	r.mustEnd(exitLockLost) // reads what it prints until nobody has its standard output any more; it would be a minute
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("what the command had started went on for %s", took)
+	}
+}
+
 func waitFor(t *testing.T, file string) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
