@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -144,7 +145,8 @@ func (s *Stage) Etcd(ctx context.Context) (*Etcd, error) {
 	})
 }
 
-// A Postgres is a PostgreSQL server that trusts whoever is on this machine.
+// A Postgres is a PostgreSQL server that lets in who knows its password: a superuser of it runs programs as the user that it runs as, and who else is
+// on this machine is not to.
 type Postgres struct {
 	DSN     string // of the database postgres
 	Process *Process
@@ -164,8 +166,17 @@ func (s *Stage) Postgres(ctx context.Context) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
+	password := rand.Text()
+	secret := s.Path("postgres", "password")
+	err = os.WriteFile(secret, []byte(password+"\n"), 0o600)
+	if err == nil && user != nil {
+		err = os.Chown(secret, int(user.Uid), int(user.Gid))
+	}
+	if err != nil {
+		return nil, err
+	}
 	data := s.Path("postgres", "data")
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "--no-sync", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "--no-sync", "-D", data, "-U", "postgres", "-A", "scram-sha-256", "--pwfile", secret, "-E", "UTF8", "--locale=C")
 	initdb.Dir, initdb.Env, initdb.SysProcAttr = "/", environment("LC_ALL=C"), &syscall.SysProcAttr{Credential: user}
 	if p, err := s.Start("initdb", initdb); err != nil {
 		return nil, err
@@ -180,7 +191,7 @@ func (s *Stage) Postgres(ctx context.Context) (*Postgres, error) {
 		return nil, err
 	}
 	_, err = p.WaitLog(ctx, postgresReady)
-	return &Postgres{fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port), p}, err
+	return &Postgres{fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", password, port), p}, err
 }
 
 // postgresHome makes a folder for it, and says as whom it runs: not as root.

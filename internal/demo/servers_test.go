@@ -66,6 +66,12 @@ func TestServers(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
+			stranger := conn.Config()
+			stranger.Password = "another"
+			if other, err := pgx.ConnectConfig(ctx, stranger); err == nil {
+				t.Error("it lets in who does not know its password")
+				_ = other.Close(ctx)
+			}
 			return p.Process, conn.Close(ctx)
 		})
 	})
