@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -79,6 +80,8 @@ func (c *conn) read(depth int) (any, error) {
 	case '+':
 		return text, nil
 	case '-':
+		// Who does not know a command, such as an AUTH that was renamed, says its arguments: a password, or the id of a lock.
+		text, _, _ = strings.Cut(text, ", with args")
 		return nil, Error(text)
 	}
 	n, err := strconv.ParseInt(text, 10, 64)

@@ -72,6 +72,19 @@ func TestReadRefused(t *testing.T) {
 	}
 }
 
+// TestSaysNoArguments: what a server says of a command that it does not know has its arguments in it, and those of AUTH are secret.
+func TestSaysNoArguments(t *testing.T) {
+	for _, text := range []string{
+		"-ERR unknown command 'AUTH', with args beginning with: 'hunter2' \r\n",  // Redis 7
+		"-ERR unknown command `AUTH`, with args beginning with: `hunter2`, \r\n", // Redis 6
+	} {
+		_, err := newConn(pretend(text)).read(maxDepth)
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "AUTH") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add("*3\r\n:1\r\n$1\r\nx\r\n*-1\r\n")
 	f.Add("-ERR no\r\n")
