@@ -126,11 +126,16 @@ func (e *LeaseLostError) Error() string {
 type SpentError struct {
 	Resource string
 	Highest  Token // issued or seen
+	Issued   bool  // by this lock: a reset of the fence does not take that down
 }
 
 func (e *SpentError) Error() string {
-	return fmt.Sprintf("no token can be issued for %s: %d was issued or seen, and locks stop at %d. "+
-		"If a writer has made that number up, `fenceproxy fences reset` takes the fence down", e.Resource, e.Highest, Max-LockMargin)
+	said := fmt.Sprintf("no token can be issued for %s: %d was issued or seen, and locks stop at %d", e.Resource, e.Highest, Max-LockMargin)
+	if e.Issued {
+		return said + ". This lock has issued it, after a writer that had made up a token as high: it issues none any more. Take the lock of another resource, " +
+			"or another lock service, and reset the fence"
+	}
+	return said + ". If a writer has made that number up, `fenceproxy fences reset` takes the fence down"
 }
 
 // ErrLockContended says that others have changed the lock whenever we were about to. Nothing was done.

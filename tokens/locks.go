@@ -100,7 +100,7 @@ func (l *Locks) take(v LockView, over bool, q LockRequest) (LockRow, error) {
 	}
 	highest := max(row.Issued, v.Fence.Token, q.Above)
 	if highest >= Max-LockMargin {
-		return row, &SpentError{q.Resource, highest}
+		return row, &SpentError{q.Resource, highest, row.Issued >= Max-LockMargin}
 	}
 	return l.renewed(LockRow{
 		Version: row.Version, Issued: highest + 1, Lease: q.Lease, TakenOver: row.Version != 0 && !row.Released,

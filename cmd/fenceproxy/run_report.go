@@ -131,6 +131,7 @@ func (p *runReport) holds(f *os.File) (held []time.Duration, err error) {
 		return nil, err
 	}
 	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 2*reportTail) // whatever else stands there
 	for lines.Scan() {
 		var r runReport
 		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Lock == p.Lock && r.Token > 0 && !r.Lost {

@@ -404,7 +404,8 @@ func TestRunReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, bytes.Repeat(first, adviceFrom-1), 0o600); err != nil {
+	first = append(bytes.Repeat(first, adviceFrom-1), strings.Repeat("x", 100_000)+"\n"...) // and a line of somebody else's
+	if err := os.WriteFile(file, first, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, said := startRun(t, dir, nil, "--report", file, "--holder", "h", "--ttl", "2m", "--", "sh", "-c", "exit 5").mustEnd(5)
@@ -421,7 +422,7 @@ func TestRunReport(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var last, lost runReport
-	if err := errors.Join(json.Unmarshal([]byte(lines[adviceFrom-1]), &last), json.Unmarshal([]byte(lines[adviceFrom]), &lost)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(lines[adviceFrom]), &last), json.Unmarshal([]byte(lines[adviceFrom+1]), &lost)); err != nil {
 		t.Fatal(err)
 	}
 	if last.Token != 2 || last.Exit != 5 || last.Lock != "test://"+dir || last.Holder != "h" || last.Held <= 0 || time.Since(last.Time) > time.Minute {

@@ -447,7 +447,7 @@ var lockCases = []struct {
 		w.mustRelease(0, "a")
 		_, err := w.take(0, "b")
 		var spent *tokens.SpentError
-		if !errors.As(err, &spent) || spent.Highest != tokens.Max-tokens.LockMargin || spent.Resource != res {
+		if !errors.As(err, &spent) || spent.Highest != tokens.Max-tokens.LockMargin || spent.Resource != res || !spent.Issued {
 			w.t.Errorf("%v; want no token left", err)
 		}
 	}},
