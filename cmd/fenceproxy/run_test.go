@@ -220,7 +220,7 @@ func TestRunEnvironment(t *testing.T) {
 		case "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_DEFAULT_REGION":
 			continue // of the machine
 		}
-		if strings.HasPrefix(line, "FENCE") || strings.HasPrefix(line, "KEPT") || strings.HasPrefix(line, "AWS_") {
+		if strings.HasPrefix(line, "FENCE_") || strings.HasPrefix(line, lockVariable) || strings.HasPrefix(line, "KEPT") || strings.HasPrefix(line, "AWS_") {
 			got = append(got, line)
 		}
 	}
