@@ -28,6 +28,7 @@ const PostgresPassword = "se/cr@et:%"
 type PostgresOptions struct {
 	Settings []string // "name=value", given on the command line
 	TLS      bool     // only TLS connections are let in; see Postgres.CA
+	Fresh    bool     // a database cluster like no other's: without it servers have one system identifier, as if they were restored from one backup
 }
 
 // Postgres is a PostgreSQL server that belongs to one test. Users are postgres, who may do anything, and fenceproxy, who owns the databases of Database.
@@ -50,9 +51,7 @@ type Postgres struct {
 func StartPostgres(t testing.TB, o PostgresOptions) *Postgres {
 	t.Helper()
 	p := newPostgres(t, o)
-	passwords := filepath.Join(filepath.Dir(p.Dir), "password")
-	p.write(passwords, PostgresPassword)
-	p.run("initdb", "--no-sync", "-D", p.Dir, "-U", "postgres", "-A", "scram-sha-256", "--pwfile", passwords, "-E", "UTF8", "--locale=C")
+	p.initialize(p.template())
 	kind := "host"
 	if o.TLS {
 		kind = "hostssl"
@@ -135,7 +134,11 @@ func (p *Postgres) write(path, text string) {
 }
 
 func (p *Postgres) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(p.bin, name), args...)
+	return p.asUser(filepath.Join(p.bin, name), args...)
+}
+
+func (p *Postgres) asUser(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "PGPASSWORD="+PostgresPassword)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user, Setpgid: true} // a Ctrl-C is for the test

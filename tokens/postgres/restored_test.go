@@ -79,7 +79,7 @@ func TestADump(t *testing.T) {
 	}
 	raise(t, again, "b/x", 200)
 
-	other := servers.StartPostgres(t, servers.PostgresOptions{})
+	other := servers.StartPostgres(t, servers.PostgresOptions{Fresh: true})
 	moved, movedDSN := other.Database()
 	text, err := os.ReadFile(file)
 	if err != nil {
