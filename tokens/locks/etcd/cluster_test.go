@@ -301,6 +301,7 @@ func TestLeaders(t *testing.T) {
 		} else if errors.Is(err, locks.ErrLost) || time.Now().After(deadline) {
 			t.Fatalf("the holder does not keep it: %v", err)
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	leader.Start()
 	cluster.WaitReady()
