@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -165,21 +164,9 @@ func advice(ttl time.Duration, held []time.Duration) string {
 	said := fmt.Sprintf("the lock was held for %s at most in 99 of 100 runs (%d on record)", seconds(p99), len(held))
 	switch {
 	case ttl < p99:
-		return fmt.Sprintf("%s, longer than --ttl %s: each run rests on renewals that come in time. With --ttl %s a pause of the renewals costs nothing", said, ttl, short(suits))
+		return fmt.Sprintf("%s, longer than --ttl %s: each run rests on renewals that come in time. With --ttl %s a pause of the renewals costs nothing", said, ttl, formatDuration(suits))
 	case ttl > adviceAbove*p99 && ttl > suits:
-		return fmt.Sprintf("%s: with --ttl %s instead of %s, the next holder waits less for one that has died", said, short(suits), ttl)
+		return fmt.Sprintf("%s: with --ttl %s instead of %s, the next holder waits less for one that has died", said, formatDuration(suits), ttl)
 	}
 	return ""
-}
-
-// short writes a duration without its zeros.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
