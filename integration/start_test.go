@@ -173,6 +173,20 @@ func onRegistry(t *testing.T, path, statements string) {
 	}
 }
 
+// schemaVersion is that of a file of ours.
+func schemaVersion(t *testing.T, path string) (version int) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version == 0 {
+		t.Fatalf("version %d, %v", version, err)
+	}
+	return version
+}
+
 // TestForeignRegistries: a file of another program, or of a newer version of ours, is not touched.
 func TestForeignRegistries(t *testing.T) {
 	t.Parallel()
@@ -217,22 +231,24 @@ func TestForeignRegistries(t *testing.T) {
 	}
 	t.Run("a newer version", func(t *testing.T) {
 		p.stop(t)
-		onRegistry(t, registry, "PRAGMA user_version = 3")
+		ours := schemaVersion(t, registry)
+		onRegistry(t, registry, fmt.Sprintf("PRAGMA user_version = %d", ours+1))
 		newer := mustRead(t, registry)
-		says(t, p.refused(t), "registry.db", "newer version", "version 3")
+		says(t, p.refused(t), "registry.db", "newer version", fmt.Sprintf("version %d", ours+1))
 		says(t, p.refused(t, "--new-registry"), "registry.db", "newer version")
 		if mustRead(t, registry) != newer {
 			t.Error("a newer version's file was changed")
 		}
-		onRegistry(t, registry, "PRAGMA user_version = 2")
+		onRegistry(t, registry, fmt.Sprintf("PRAGMA user_version = %d", ours))
 		p.start(t)
 		p.lostNothing(t)
 	})
 	t.Run("a newer audit log", func(t *testing.T) {
 		p.stop(t)
-		onRegistry(t, filepath.Join(p.data, "audit.db"), "PRAGMA user_version = 99")
+		ours := schemaVersion(t, filepath.Join(p.data, "audit.db"))
+		onRegistry(t, filepath.Join(p.data, "audit.db"), fmt.Sprintf("PRAGMA user_version = %d", ours+1))
 		says(t, p.refused(t), "audit.db", "newer version")
-		onRegistry(t, filepath.Join(p.data, "audit.db"), "PRAGMA user_version = 1")
+		onRegistry(t, filepath.Join(p.data, "audit.db"), fmt.Sprintf("PRAGMA user_version = %d", ours))
 		p.start(t)
 		p.lostNothing(t)
 	})
