@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 )
@@ -32,6 +33,9 @@ func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 12000 + rand.N(20000)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue // to a server of this process, which may be down, or not there yet
+		}
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
@@ -42,6 +46,8 @@ func freePort(t testing.TB) int {
 	t.Fatal("no free port was found in a hundred tries")
 	return 0
 }
+
+var givenPorts sync.Map // by freePort, in this process: port → true
 
 // tail is the end of a log.
 func tail(path string) string {

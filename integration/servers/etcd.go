@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -51,8 +50,7 @@ type EtcdMember struct {
 	peer    string
 	dir     string
 	log     string
-	process *exec.Cmd // nil while it is down
-	ended   chan struct{}
+	process
 }
 
 // StartEtcd makes a cluster and starts it. The test is skipped where there is no etcd on the machine.
@@ -75,7 +73,7 @@ func StartEtcd(t testing.TB, o EtcdOptions) *Etcd {
 	e.options.Ports = o.Ports
 	for i := range o.Members {
 		m := &EtcdMember{
-			cluster: e, name: fmt.Sprintf("m%d", i), dir: filepath.Join(e.dir, fmt.Sprintf("m%d", i)), log: filepath.Join(e.dir, fmt.Sprintf("m%d.log", i)),
+			process: process{t: t}, cluster: e, name: fmt.Sprintf("m%d", i), dir: filepath.Join(e.dir, fmt.Sprintf("m%d", i)), log: filepath.Join(e.dir, fmt.Sprintf("m%d.log", i)),
 			Endpoint: fmt.Sprintf("%s://127.0.0.1:%d", e.scheme(), o.Ports[2*i]), peer: fmt.Sprintf("http://127.0.0.1:%d", o.Ports[2*i+1]),
 		}
 		e.Members = append(e.Members, m)
@@ -187,7 +185,7 @@ func (e *Etcd) Leader() *EtcdMember {
 	client := e.Client()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		for _, m := range e.Members {
-			if m.process == nil {
+			if m.cmd == nil {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -268,45 +266,13 @@ func (m *EtcdMember) launch() {
 	}
 	cmd := exec.Command("etcd", args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	m.process, m.ended = cmd, ended
+	m.run(cmd)
 }
 
 // Start starts a member that is down.
 func (m *EtcdMember) Start() {
 	m.cluster.t.Helper()
-	if m.process != nil {
-		m.cluster.t.Fatal("the member runs already")
-	}
 	m.launch()
-}
-
-// Kill ends a member at once, as a crash would.
-func (m *EtcdMember) Kill() {
-	if m.process == nil {
-		return
-	}
-	_ = m.process.Process.Kill()
-	<-m.ended
-	m.process = nil
-}
-
-// Pause stops a member where it is, until Resume.
-func (m *EtcdMember) Pause() { m.signal(syscall.SIGSTOP) }
-
-// Resume lets it go on.
-func (m *EtcdMember) Resume() { m.signal(syscall.SIGCONT) }
-
-func (m *EtcdMember) signal(sig syscall.Signal) {
-	m.cluster.t.Helper()
-	if err := m.process.Process.Signal(sig); err != nil {
-		m.cluster.t.Fatal(err)
-	}
 }
 
 // certify makes the certificate of all members, which is its own authority.

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,13 +31,11 @@ type Redis struct {
 	Address string // host:port
 	CA      string // file with the certificate that the server's is to be held against, "" without TLS
 
-	t       testing.TB
 	args    []string
 	dir     string
 	log     string
 	options resp.Options
-	process *exec.Cmd     // nil while it is down
-	ended   chan struct{} // closed when process has ended
+	process
 }
 
 // StartRedis makes a server and starts it. The test is skipped where there is none on the machine.
@@ -48,7 +45,7 @@ func StartRedis(t testing.TB, o RedisOptions) *Redis {
 		skip(t, "there is no redis-server here: install redis-server")
 	}
 	port := freePort(t)
-	r := &Redis{t: t, dir: t.TempDir(), Address: fmt.Sprintf("127.0.0.1:%d", port)}
+	r := &Redis{process: process{t: t}, dir: t.TempDir(), Address: fmt.Sprintf("127.0.0.1:%d", port)}
 	r.log = filepath.Join(r.dir, "log")
 	r.options = resp.Options{Address: r.Address}
 	r.args = []string{"--bind", "127.0.0.1", "--dir", r.dir, "--logfile", r.log, "--save", "", "--port", "0", "--repl-diskless-sync-delay", "0"}
@@ -98,17 +95,8 @@ func (r *Redis) certify() {
 // Start starts it over what it has on disk, and waits until it answers.
 func (r *Redis) Start() {
 	r.t.Helper()
-	if r.process != nil {
-		r.t.Fatal("Redis runs already")
-	}
 	cmd := exec.Command("redis-server", r.args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	r.process, r.ended = cmd, ended
+	r.run(cmd)
 	var err error
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err = r.Try("PING"); err == nil {
@@ -116,29 +104,6 @@ func (r *Redis) Start() {
 		}
 	}
 	r.t.Fatalf("Redis does not come up: %v", err)
-}
-
-// Kill ends it at once, as a crash would.
-func (r *Redis) Kill() {
-	if r.process == nil {
-		return
-	}
-	_ = r.process.Process.Kill()
-	<-r.ended
-	r.process = nil
-}
-
-// Pause stops it where it is, until Resume.
-func (r *Redis) Pause() { r.signal(syscall.SIGSTOP) }
-
-// Resume lets it go on.
-func (r *Redis) Resume() { r.signal(syscall.SIGCONT) }
-
-func (r *Redis) signal(sig syscall.Signal) {
-	r.t.Helper()
-	if err := r.process.Process.Signal(sig); err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 // Try sends one command, as a user with every right.

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -21,12 +20,10 @@ const zookeeperJar = "/usr/share/java/zookeeper.jar"
 type ZooKeeper struct {
 	Address string // host:port, for clients
 
-	t       testing.TB
-	dir     string
-	config  string
-	log     string
-	process *exec.Cmd     // nil while it is down
-	ended   chan struct{} // closed when process has ended
+	dir    string
+	config string
+	log    string
+	process
 }
 
 // ZooKeeperTick is how much later than its timeout a session may end.
@@ -41,7 +38,7 @@ func StartZooKeeper(t testing.TB, more ...string) *ZooKeeper {
 	if _, err := os.Stat(zookeeperJar); err != nil {
 		skip(t, "there is no ZooKeeper here: install libzookeeper-java")
 	}
-	z := &ZooKeeper{t: t, dir: t.TempDir()}
+	z := &ZooKeeper{process: process{t: t}, dir: t.TempDir()}
 	z.config, z.log = filepath.Join(z.dir, "zoo.cfg"), filepath.Join(z.dir, "log")
 	port := freePort(t)
 	z.Address = fmt.Sprintf("127.0.0.1:%d", port)
@@ -65,9 +62,6 @@ func StartZooKeeper(t testing.TB, more ...string) *ZooKeeper {
 // Start starts the server, over the data it has, and waits until it answers.
 func (z *ZooKeeper) Start() {
 	z.t.Helper()
-	if z.process != nil {
-		z.t.Fatal("ZooKeeper runs already")
-	}
 	log, err := os.OpenFile(z.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		z.t.Fatal(err)
@@ -77,19 +71,13 @@ func (z *ZooKeeper) Start() {
 		"-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024", // KiB by which the log on disk grows
 		"-cp", zookeeperJar+":/usr/share/java/slf4j-simple.jar", "org.apache.zookeeper.server.quorum.QuorumPeerMain", z.config)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		z.t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	z.process, z.ended = cmd, ended
+	z.run(cmd)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if strings.Contains(z.ask("srvr"), "Mode:") {
 			return
 		}
 		select {
-		case <-ended:
+		case <-z.ended:
 			z.t.Fatalf("ZooKeeper has ended: %s", tail(z.log))
 		default:
 		}
@@ -108,16 +96,6 @@ func (z *ZooKeeper) ask(word string) string {
 	_, _ = io.WriteString(c, word)
 	answer, _ := io.ReadAll(c)
 	return string(answer)
-}
-
-// Kill ends the server at once, as a crash would.
-func (z *ZooKeeper) Kill() {
-	if z.process == nil {
-		return
-	}
-	_ = z.process.Process.Kill()
-	<-z.ended
-	z.process = nil
 }
 
 // Restart kills the server and starts it again.
