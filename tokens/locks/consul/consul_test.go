@@ -367,7 +367,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	for url, want := range map[string]string{
+	lockstest.URLs(t, Open, map[string]string{
 		"consul://h/locks/compactor":                 "",
 		"consul://[::1]:8500/compactor":              "",
 		"consul://:s3cret@h:8500/compactor?tls=true": "",
@@ -383,18 +383,5 @@ func TestOpen(t *testing.T) {
 		"consul://s3cret@h/a":                        "behind a colon",
 		"consul://user:s3cret@h/a":                   "behind a colon",
 		"consul://:s3cret@h 1/a":                     "cannot be read",
-	} {
-		s, err := Open(url)
-		switch {
-		case want == "" && err != nil:
-			t.Errorf("%s: %v", url, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v; want %q", url, err, want)
-		case err != nil && strings.Contains(err.Error(), "s3cret"):
-			t.Errorf("the token is told: %v", err)
-		}
-		if err == nil {
-			_ = s.Close()
-		}
-	}
+	})
 }

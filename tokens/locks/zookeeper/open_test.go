@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/fenceproxy/fenceproxy/tokens/locks"
+	"github.com/fenceproxy/fenceproxy/tokens/locks/lockstest"
 )
 
 func TestOpen(t *testing.T) {
-	for url, want := range map[string]string{
+	lockstest.URLs(t, Open, map[string]string{
 		"zookeeper://h1:2181/locks/compactor":                  "",
 		"zookeeper://h1:2181,h2:2181,h3:2181/compactor":        "",
 		"zookeeper://u:p@h1:2181/compactor":                    "",
@@ -32,20 +33,7 @@ func TestOpen(t *testing.T) {
 		"http://h1:2181/a":                                     "the URL of a ZooKeeper lock is",
 		"zookeeper://u:s3cret@h1/a":                            "each is host:port",
 		"zookeeper://u:s3cret@h 1/a":                           "cannot be read",
-	} {
-		s, err := Open(url)
-		switch {
-		case want == "" && err != nil:
-			t.Errorf("%s: %v", url, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v; want %q", url, err, want)
-		case err != nil && strings.Contains(err.Error(), "s3cret"):
-			t.Errorf("the password is told: %v", err)
-		}
-		if err == nil {
-			_ = s.Close()
-		}
-	}
+	})
 }
 
 func TestClosed(t *testing.T) {
